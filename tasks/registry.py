@@ -186,6 +186,32 @@ _ROWS = (
     target_accuracy=0.95,
   ),
   Task(
+    "mnist_two_class",
+    "MNIST, CNN of FedReg (228,010 weights), 5,000 clients of two classes.",
+    _tfds("mnist"),
+    _model("cnn", "fed_reg"),
+    partition="power_law:classes_per_client=2",
+    num_clients=5000,
+    clients_per_round=10,
+    rounds=500,
+    hparams=dict(
+      _local(epochs=40, batch_size=10, learning_rate=0.1), client_weighting="uniform"
+    ),
+  ),
+  Task(
+    "mnist_one_class",
+    "MNIST, CNN of FedReg (228,010 weights), 5,000 clients of one class.",
+    _tfds("mnist"),
+    _model("cnn", "fed_reg"),
+    partition="power_law:classes_per_client=1",
+    num_clients=5000,
+    clients_per_round=10,
+    rounds=500,
+    hparams=dict(
+      _local(epochs=20, batch_size=10, learning_rate=0.1), client_weighting="uniform"
+    ),
+  ),
+  Task(
     "cifar10_lenet",
     "CIFAR-10 (TFDS or a folder of pictures), LeNet (62,006 weights), Dirichlet(0.1).",
     _cifar10,

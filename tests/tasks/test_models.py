@@ -10,6 +10,13 @@ from tasks import registry
 
 # Worked out by hand. The papers print 1,663,370, 199,210 and 582,026, of which 52,096
 # are convolutional.
+_FED_REG = [
+  ((5, 5, 1, 32), (32,)),
+  ((5, 5, 32, 32), (32,)),
+  ((5, 5, 32, 64), (64,)),
+  ((3 * 3 * 64, 256), (256,)),
+  ((256, 10), (10,)),
+]
 _SHAPES = {
   "digits_cnn": [
     ((3, 3, 1, 16), (16,)),
@@ -31,6 +38,8 @@ _SHAPES = {
     ((4 * 4 * 64, 512), (512,)),
     ((512, 10), (10,)),
   ],
+  "mnist_two_class": _FED_REG,
+  "mnist_one_class": _FED_REG,
   "cifar10_lenet": [
     ((5, 5, 3, 6), (6,)),
     ((5, 5, 6, 16), (16,)),
@@ -45,6 +54,8 @@ _COUNTS = {
   "mnist_2nn": 199_210,
   "mnist_cnn": 1_663_370,
   "mnist_cnn_twafl": 582_026,
+  "mnist_two_class": 228_010,
+  "mnist_one_class": 228_010,
   "cifar10_lenet": 62_006,
 }
 _PICTURES = {"digits_cnn": (8, 8, 1), "cifar10_lenet": (32, 32, 3)}
