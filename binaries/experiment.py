@@ -262,7 +262,12 @@ def _prepare(config: Config, checkpoint_folder: str) -> _Run:
       partition_seed=config.partition_seed,
       model_seed=config.seed,
     )
-    process = algorithm.build(loaded.model, hparams, num_clients=config.num_clients)
+    process = algorithm.build(
+      loaded.model,
+      hparams,
+      num_clients=config.num_clients,
+      num_examples=int(loaded.clients.num_examples.sum()),
+    )
   return _Run(config, loaded, hparams, process, settings)
 
 

@@ -63,6 +63,8 @@ def range_text(field: dataclasses.Field) -> str:
   meta = field.metadata
   if meta["choices"]:
     return "one of " + ", ".join(meta["choices"])
+  if isinstance(field.default, str):
+    return "any name"
   parts = []
   if meta["low"] is not None:
     parts.append(f"{'>' if meta['open_low'] else '>='} {meta['low']:g}")
@@ -107,6 +109,8 @@ def _check_range(field: dataclasses.Field, value: Any) -> None:
   meta = field.metadata
   if value is None or isinstance(value, bool):
     return
+  if isinstance(value, str) and not meta["choices"]:
+    return
   if meta["choices"]:
     fits = value in meta["choices"]
   else:
@@ -137,7 +141,7 @@ def with_values(hparams: _H, values: Mapping[str, Any]) -> _H:
 
 
 @dataclasses.dataclass(frozen=True)
-class LocalSgd(HyperParameters):
+class PlainSgd(HyperParameters):
   """Local training by mini-batch SGD, shared by every algorithm that has it."""
 
   epochs: int = hparam(
@@ -163,6 +167,12 @@ class LocalSgd(HyperParameters):
     open_low=True,
     tunable=True,
   )
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalSgd(PlainSgd):
+  """`PlainSgd` with momentum."""
+
   momentum: float = hparam(
     0.0,
     "Momentum of the local steps; the buffer starts at zero in every round.",

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tff_algos.client_data import Examples
-from tff_algos.client_work import local_training
+from tff_algos.client_work import gradients, local_training
 from tff_algos.hyper_parameters import LocalSgd
 from tff_algos.models import functional
 
@@ -125,7 +125,7 @@ def test_neighbours_in_the_order_are_independent():
 @pytest.mark.parametrize("n", [1, 511, 512, 513, 1500])
 def test_full_gradient_is_that_of_the_mean_loss(n):
   x, y = _examples(n)
-  found, loss = local_training.full_gradient(
+  found, loss = gradients.full_gradient(
     _MODEL, _START, _as_tensors(x, y), tf.constant([1, 2])
   )
   expected_loss, expected = _loss_and_gradient(*_MODEL.initial_weights, x, y)
@@ -136,7 +136,7 @@ def test_full_gradient_is_that_of_the_mean_loss(n):
 
 def test_batch_gradient_is_of_the_mean_and_its_loss_the_sum():
   x, y = _examples(8)
-  found, loss = local_training.batch_gradient(
+  found, loss = gradients.batch_gradient(
     _MODEL, _START, tf.constant(x), tf.constant(y), tf.constant([1, 2])
   )
   expected_loss, expected = _loss_and_gradient(*_MODEL.initial_weights, x, y)
@@ -147,7 +147,7 @@ def test_batch_gradient_is_of_the_mean_and_its_loss_the_sum():
 
 def test_weight_that_the_loss_does_not_use_has_the_gradient_0():
   unused = tf.constant([[1.0, 2.0]])
-  found, _ = local_training.batch_gradient(
+  found, _ = gradients.batch_gradient(
     _MODEL, (*_START, unused), *map(tf.constant, _examples(4)), tf.constant([1, 2])
   )
   np.testing.assert_array_equal(found[2], [[0, 0]])

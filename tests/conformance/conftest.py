@@ -5,6 +5,7 @@ from __future__ import annotations
 import driver
 import problems
 import pytest
+from replays import SEED
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +30,7 @@ def federate(in_process, problem_of):
   """
   built = {}
 
-  def make(name, problem="linear", seed=1, **settings):
+  def make(name, problem="linear", seed=SEED, **settings):
     hparams = driver.hparams_of(name, **settings)
     key = name, problem, driver.fixed_part(hparams)
     if key not in built:

@@ -37,7 +37,12 @@ def where_it_has_them(name: str, **settings) -> dict:
 
 def build(name: str, problem: problems.Problem, hparams: Any) -> StatefulProcess:
   row = registry.get(name)
-  return row.build(problem.model, hparams, num_clients=problems.NUM_CLIENTS)
+  return row.build(
+    problem.model,
+    hparams,
+    num_clients=problems.NUM_CLIENTS,
+    num_examples=sum(problems.SIZES),
+  )
 
 
 def tunables_of(hparams: Any) -> dict[str, np.float32]:
@@ -105,7 +110,8 @@ class Federation:
       )
       for c in clients
     ]
-    output = self.process.next(self.state, states, inputs)
+    next_fn = self.process.next_of(self._rounds_done)
+    output = next_fn(self.state, states, inputs)
     assert len(output.client_states) == len(clients)
     self.state, self.metrics = output.state, output.metrics
     self.client_states.update(zip(clients, output.client_states))

@@ -78,6 +78,10 @@ def batches(seed: np.ndarray, num_examples: int, hparams) -> list:
   ]
 
 
+def half_squared(targets, predictions):
+  return 0.5 * tf.reduce_sum(tf.square(predictions - targets), axis=-1)
+
+
 def half_squared_error(y, predictions):
   return 0.5 * tf.square(predictions[:, 0] - y)
 
@@ -121,6 +125,7 @@ def _linear(noisy: bool = False):
     tf.float32,
     predict,
     example_losses=half_squared_error,
+    soft_targets=functional.SoftTargets(lambda predictions: predictions, half_squared),
     metrics=OrderedDict(),
   )
   clients = {}

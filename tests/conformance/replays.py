@@ -6,7 +6,18 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import problems
 import replay
+import replay_fed_agg
+import replay_fed_reg
+import tensorflow as tf
+
+from tff_algos.algorithms import fed_curv
+from tff_algos.client_work import local_training
+from tff_algos.privacy import dp_sgd_step
+
+# The seed of a run, as `federate` has it by default.
+SEED = 1
 
 
 class Row(NamedTuple):
@@ -112,6 +123,192 @@ def _fed_gg_state(algorithm, client):
   return [] if state is None else [True, *state]
 
 
+def _with_server_rate(cls):
+  """The algorithm with x + eta_g (what it makes of x - x) in place of what it makes."""
+
+  class WithServerRate(cls):
+    def __init__(self, *args, server_learning_rate: float, **options):
+      super().__init__(*args, **options)
+      self.server_rate = server_learning_rate
+
+    def round(self, cohort, dropped=()):
+      before = self.weights
+      change = replay.subtract(super().round(cohort, dropped), before)
+      self.weights = replay.add(before, change, self.server_rate)
+      return self.weights
+
+  return WithServerRate
+
+
+class Normals:
+  """The noise that a private run draws; like its batches, it is the library's."""
+
+  def __init__(self, weights):
+    self.round_num, self._weights = 0, [tf.constant(w) for w in weights]
+
+  def of_step(self, client, m):
+    """Of local step m, or for m = 0 of the Fisher information."""
+    if m == 0:
+      return self._draw(self._fold(self._seed(client), fed_curv._FISHER))
+    key = self._fold(self._seed(client), local_training._STEP)
+    return self._draw(self._fold(key, m - 1))
+
+  def of_round(self, client, m):
+    """Of the one gradient on all of a client's examples."""
+    del m
+    return self._draw(self._seed(client))
+
+  def _seed(self, client):
+    return tf.constant(problems.client_seed(SEED, self.round_num, client))
+
+  def _fold(self, seed, number):
+    return tf.random.experimental.stateless_fold_in(seed, number)
+
+  def _draw(self, seed):
+    drawn = dp_sgd_step.normal_like(self._weights, seed)
+    return [w.numpy().astype(np.float64) for w in drawn]
+
+
+def _counting(cls, normals):
+  """The algorithm, which tells its noise what round it is."""
+
+  class Counting(cls):
+    def round(self, cohort, dropped=()):
+      result = super().round(cohort, dropped)
+      normals.round_num += 1
+      return result
+
+  return Counting
+
+
+def _private(cls, own_options: Callable[[Any], dict] = lambda h: {}):
+  def make(model, weights, h, num_clients):
+    normals = Normals(weights)
+    draw = normals.of_round if cls is replay.FedSGD else normals.of_step
+    privacy = replay.Privacy(h.clip_norm, h.noise_multiplier, draw)
+    if cls is replay.FedSGD:
+      options = dict(learning_rate=h.learning_rate, weighting=h.client_weighting)
+    else:
+      options = {**_options(h), **own_options(h)}
+    return _counting(cls, normals)(model, weights, privacy=privacy, **options)
+
+  return make
+
+
+def _fed_dyn(model, weights, h, num_clients):
+  return replay.FedDyn(
+    model,
+    weights,
+    h.learning_rate,
+    h.alpha,
+    num_clients,
+    sum(problems.SIZES),
+    clip_norm=h.max_gradient_norm,
+    momentum=h.momentum,
+  )
+
+
+class FedCurvInRounds(replay.FedCurv):
+  """FedCurv with the number of the round that each Fisher information is of."""
+
+  def __init__(self, *args, **options):
+    super().__init__(*args, **options)
+    self.round_num, self.round_of = 0, {}
+
+  def round(self, cohort, dropped=()):
+    result = super().round(cohort, dropped)
+    self.round_num += 1
+    self.round_of.update((c, self.round_num) for c, *_ in cohort)
+    return result
+
+
+def _fed_curv(model, weights, h, num_clients):
+  return FedCurvInRounds(model, weights, curvature=h.curvature, **_options(h))
+
+
+def _fed_curv_extra(algorithm):
+  return [*algorithm.fisher, *algorithm.fisher_model, algorithm.round_num]
+
+
+def _fed_curv_state(algorithm, client):
+  return [*algorithm.client_states[client], algorithm.round_of[client]]
+
+
+def _twafl(all_layers: bool):
+  def make(model, weights, h, num_clients):
+    schedule = dict(rounds_in_loop=1, freq=1)
+    if not all_layers:
+      schedule = dict(rounds_in_loop=h.rounds_in_loop, freq=h.freq)
+    return _with_server_rate(replay.Twafl)(
+      model,
+      weights,
+      examples=dict(enumerate(problems.SIZES)),
+      base=getattr(h, "base", 1.0),
+      num_shallow=len(weights) if all_layers else len(weights) // 2,
+      normalise=getattr(h, "normalization", "weights") == "weights",
+      **schedule,
+      **_options(h),
+    )
+
+  return make
+
+
+def _twafl_state(algorithm, client):
+  shallow, shallow_round = algorithm.shallow[client]
+  deep, deep_round = algorithm.deep[client]
+  last = [deep_round, *deep, shallow_round, *shallow]
+  return [*algorithm.client_states[client], *last]
+
+
+def _tefl_state(algorithm, client):
+  value, round_num = algorithm.shallow[client]
+  return [round_num, *value]
+
+
+def _fed_agg(model, weights, h, num_clients):
+  return replay_fed_agg.FedAgg(
+    model,
+    weights,
+    h.learning_rate,
+    h.alpha,
+    h.epochs,
+    rule=h.rule,
+    estimates=h.estimates,
+    passes=h.passes,
+    direction=h.direction,
+    planned_steps=h.planned_steps,
+    gradient=h.epoch_gradient,
+    max_learning_rate=h.max_learning_rate,
+    weighting=h.client_weighting,
+  )
+
+
+def _fed_agg_extra(algorithm):
+  known = algorithm.estimates
+  if known is None:
+    return []
+  return [True, *(a for weights in (*known.phi1, *known.drifts) for a in weights)]
+
+
+def _fed_reg(modified_gradient: bool):
+  def make(model, weights, h, num_clients):
+    return _with_server_rate(replay_fed_reg.FedReg)(
+      model,
+      weights,
+      h.learning_rate,
+      h.gamma,
+      h.pseudo_step,
+      h.perturbation_ratio,
+      h.pseudo_steps,
+      h.clip_range,
+      modified_gradient,
+      weighting=h.client_weighting,
+      server_learning_rate=h.server_learning_rate,
+    )
+
+  return make
+
+
 _LOCAL_SETTINGS = {
   "plain": dict(),
   "momentum": dict(momentum=0.9),
@@ -196,5 +393,140 @@ REPLAYS: Mapping[str, Row] = {
     client_state=lambda algorithm, client: (
       _fed_gg_state(algorithm, client) if algorithm.direction == "client_state" else []
     ),
+  ),
+  "sgd": Row(
+    _fed_sgd,
+    dict(
+      uniform=dict(learning_rate=0.05),
+      examples=dict(learning_rate=0.03, client_weighting="examples"),
+    ),
+  ),
+  "feddyn": Row(
+    _fed_dyn,
+    _with(
+      {
+        "plain": dict(),
+        "momentum": dict(momentum=0.9, learning_rate=0.03),
+        "whole": dict(batch_size=None),
+        "clipped": dict(max_gradient_norm=0.3),
+      },
+      dict(alpha=0.5),
+    ),
+    server_extra=lambda algorithm: algorithm.mean_dual,
+    client_state=lambda algorithm, client: algorithm.client_dual(client),
+    size=1.0,
+  ),
+  "fedcurv": Row(
+    _fed_curv,
+    _with({**_LOCAL_SETTINGS, **_SERVER_RATE}, dict(curvature=0.2)),
+    server_extra=_fed_curv_extra,
+    client_state=_fed_curv_state,
+  ),
+  "twafl": Row(
+    _twafl(all_layers=False),
+    _with(
+      {
+        **_LOCAL_SETTINGS,
+        **_SERVER_RATE,
+        "two_of_three": dict(freq=2),
+        "all_in_turn": dict(rounds_in_loop=2),
+        "old_count_less": dict(base=4.0),
+        "as_printed": dict(normalization="examples"),
+      },
+      dict(rounds_in_loop=3, freq=1),
+    ),
+    client_state=_twafl_state,
+  ),
+  "tefl": Row(
+    _twafl(all_layers=True),
+    {
+      **_LOCAL_SETTINGS,
+      **_SERVER_RATE,
+      "old_count_less": dict(base=4.0),
+      "as_printed": dict(normalization="examples"),
+    },
+    client_state=_tefl_state,
+  ),
+  "afl": Row(
+    _twafl(all_layers=False),
+    _with(_LOCAL_SETTINGS, dict(rounds_in_loop=3, freq=1)),
+    client_state=_twafl_state,
+  ),
+  "fedagg": Row(
+    _fed_agg,
+    _with(
+      {
+        "anchored": dict(),
+        "literal": dict(rule="literal"),
+        "local": dict(direction="local"),
+        "all_steps": dict(planned_steps="all"),
+        "full": dict(epoch_gradient="full"),
+        "fixed_point": dict(estimates="fixed_point"),
+        "fixed_point_3": dict(estimates="fixed_point", passes=3, planned_steps="all"),
+        "fixed_point_literal": dict(estimates="fixed_point", rule="literal"),
+        "fixed_point_local": dict(estimates="fixed_point", direction="local"),
+        "uniform": dict(client_weighting="uniform"),
+        "whole": dict(batch_size=None),
+        "one_epoch": dict(epochs=1, batch_size=1, learning_rate=0.05),
+        "slow": dict(max_learning_rate=0.11),
+      },
+      dict(alpha=0.3, max_learning_rate=0.4),
+    ),
+    server_extra=_fed_agg_extra,
+    size=1.0,
+  ),
+  "fedreg": Row(
+    _fed_reg(modified_gradient=False),
+    _with(
+      {
+        "plain": dict(),
+        "gamma": dict(gamma=1.0),
+        "no_range": dict(clip_range="none"),
+        "no_pseudo": dict(pseudo_steps=0),
+        "examples": dict(client_weighting="examples"),
+        "whole": dict(batch_size=None),
+        "one_epoch": dict(epochs=1, batch_size=1, learning_rate=0.05),
+        **_SERVER_RATE,
+      },
+      dict(gamma=0.5, pseudo_step=0.2, perturbation_ratio=0.3, pseudo_steps=4),
+    ),
+  ),
+  "fedreg_mg": Row(
+    _fed_reg(modified_gradient=True),
+    _with(
+      {
+        "plain": dict(),
+        "gamma": dict(gamma=1.0),
+        "examples": dict(client_weighting="examples"),
+      },
+      dict(gamma=0.5, pseudo_step=0.2, perturbation_ratio=0.3, pseudo_steps=4),
+    ),
+  ),
+  "dpsgd": Row(
+    _private(replay.FedSGD),
+    _with(
+      {"plain": dict(), "examples": dict(client_weighting="examples")},
+      dict(clip_norm=0.6, noise_multiplier=0.3),
+    ),
+  ),
+  "fedavg_dpsgd": Row(
+    _private(replay.FedAvg),
+    _with(_LOCAL_SETTINGS, dict(clip_norm=0.6, noise_multiplier=0.3)),
+  ),
+  "fedprox_dpsgd": Row(
+    _private(replay.FedProx, lambda h: dict(mu=h.mu)),
+    _with(
+      dict(plain={}, momentum=dict(momentum=0.9)),
+      dict(clip_norm=0.6, noise_multiplier=0.3, mu=0.5),
+    ),
+  ),
+  "fedcurv_dpsgd": Row(
+    _private(FedCurvInRounds, lambda h: dict(curvature=h.curvature)),
+    _with(
+      dict(plain={}, momentum=dict(momentum=0.9)),
+      dict(clip_norm=0.6, noise_multiplier=0.3, curvature=0.2),
+    ),
+    server_extra=_fed_curv_extra,
+    client_state=_fed_curv_state,
   ),
 }

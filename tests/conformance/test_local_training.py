@@ -11,7 +11,7 @@ import replay
 import tensorflow as tf
 
 from tff_algos.client_data import Examples
-from tff_algos.client_work import local_training
+from tff_algos.client_work import gradients, local_training
 from tff_algos.hyper_parameters import LocalSgd
 from tff_algos.models import functional
 
@@ -112,7 +112,7 @@ def test_full_gradient_is_the_mean_over_more_examples_than_fit_at_once(problem_o
   y = rng.integers(0, 3, 1300)
   weights = tuple(map(tf.constant, problem.model.initial_weights))
   examples = Examples(tf.constant(x), tf.constant(y))
-  found, loss = local_training.full_gradient(
+  found, loss = gradients.full_gradient(
     problem.model, weights, examples, tf.constant([1, 2])
   )
   expected_loss, expected = problem.numpy_model.loss_and_gradient(

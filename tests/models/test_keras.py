@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tff_algos import client_data
 from tff_algos.algorithms import fed_avg
-from tff_algos.client_work import local_training
+from tff_algos.client_work import gradients, local_training
 from tff_algos.models import functional, keras
 
 _layers = tf.keras.layers
@@ -169,7 +169,7 @@ def test_forward_pass_and_gradient_are_keras_own(name):
 
   @tf.function
   def differentiate(weights, x, labels):
-    return local_training.batch_gradient(model, weights, x, labels, _SEED)
+    return gradients.batch_gradient(model, weights, x, labels, _SEED)
 
   found_gradient, found_loss = differentiate(weights, x, labels)
   found = model.predict(weights, model.preprocess(x), False, _SEED)

@@ -67,7 +67,8 @@ def process_of(federation):
     if name not in built:
       row = registry.get(name)
       hparams = row.hparams_class()()
-      built[name] = row.build(federation.model, hparams, num_clients=len(_SIZES))
+      population = dict(num_clients=len(_SIZES), num_examples=sum(_SIZES))
+      built[name] = row.build(federation.model, hparams, **population)
     return built[name]
 
   return get

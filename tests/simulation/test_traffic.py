@@ -132,10 +132,12 @@ def test_every_part_counts_by_its_type(federation):
   process = composer.compose_process(
     federation.model,
     HyperParameters(),
-    client_update=client_update,
-    server_update=lambda variables, aggregate, num_clients, h: variables,
+    rounds=composer.Round(
+      client_update,
+      lambda variables, aggregate, num_clients, h: variables,
+      distribute,
+    ),
     aggregators=OrderedDict(model=composer.mean(), sums=tff.aggregators.SumFactory()),
-    distribute=distribute,
     init_server=lambda: tf.zeros([5], tf.int8),
   )
   found = traffic.bytes_per_client(process.next)

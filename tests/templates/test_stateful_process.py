@@ -29,7 +29,7 @@ OTHER = tff.to_type(np.int64)
 PARTS = (
   "initialize_fn",
   "initialize_client_fn",
-  "next_fn",
+  "next_fns",
   "get_model_weights",
   "set_model_weights",
   "get_hparams",
@@ -99,6 +99,10 @@ def make_next(
   return tff.federated_computation(ignoring(len(parameters), result), *parameters)
 
 
+def one_kind(*args, **kwargs) -> dict:
+  return {"": make_next(*args, **kwargs)}
+
+
 def right_parts() -> dict:
   return dict(
     zip(
@@ -106,7 +110,7 @@ def right_parts() -> dict:
       (
         make_at(tff.SERVER, STATE),
         make(CLIENT),
-        make_next(),
+        one_kind(),
         make(WEIGHTS, STATE),
         make(STATE, STATE, WEIGHTS),
         make(HPARAMS, STATE),
@@ -120,12 +124,34 @@ def build(**changed) -> stateful_process.StatefulProcess:
   return stateful_process.StatefulProcess(**{**right_parts(), **changed})
 
 
+def test_kind_of_round_chooses_among_several():
+  kinds = {"even": make_next(), "odd": make_next()}
+  process = build(next_fns=kinds, kind_of_round=lambda done: ("even", "odd")[done % 2])
+  assert [process.next_of(done) for done in range(3)] == [
+    kinds["even"],
+    kinds["odd"],
+    kinds["even"],
+  ]
+  assert process.next is kinds["odd"]
+
+
+def test_several_kinds_without_a_choice_are_refused():
+  with pytest.raises(ValueError, match="kind_of_round"):
+    build(next_fns={"even": make_next(), "odd": make_next()})
+
+
+def test_every_kind_is_checked():
+  kinds = {"wrong": make_next(()), "": make_next()}
+  with pytest.raises(stateful_process.ProcessTypeError):
+    build(next_fns=kinds, kind_of_round=lambda done: "")
+
+
 def test_right_parts_are_taken_and_returned():
   parts = right_parts()
   process = stateful_process.StatefulProcess(**parts)
   assert process.initialize is parts["initialize_fn"]
   assert process.initialize_client is parts["initialize_client_fn"]
-  assert process.next is parts["next_fn"]
+  assert process.next is parts["next_fns"][""]
   for name in PARTS[3:]:
     assert getattr(process, name) is parts[name]
   assert isinstance(process, tff.templates.IterativeProcess)
@@ -137,7 +163,7 @@ def test_process_is_stateless_where_clients_keep_nothing():
   parameters = AT_SERVER, at_clients(nothing), INPUTS
   stateless = build(
     initialize_client_fn=make(nothing),
-    next_fn=make_next(parameters, client_states=at_clients(nothing)),
+    next_fns=one_kind(parameters, client_states=at_clients(nothing)),
   )
   assert stateless.is_stateless
 
@@ -165,63 +191,63 @@ WRONG = {
     "next must take .* by initialize_client, as its second argument",
   ),
   "next_takes_nothing": (
-    lambda: dict(next_fn=make_next(())),
+    lambda: dict(next_fns=one_kind(())),
     "next must take .server state, client states, client inputs.",
   ),
   "next_takes_two_arguments": (
-    lambda: dict(next_fn=make_next((AT_SERVER, AT_CLIENTS))),
+    lambda: dict(next_fns=one_kind((AT_SERVER, AT_CLIENTS))),
     "next must take .server state, client states, client inputs.",
   ),
   "next_takes_another_state": (
-    lambda: dict(next_fn=make_next((at_server(OTHER), AT_CLIENTS, INPUTS))),
+    lambda: dict(next_fns=one_kind((at_server(OTHER), AT_CLIENTS, INPUTS))),
     "next must take the state of initialize, .* as its first argument",
   ),
   "next_takes_the_state_at_clients": (
-    lambda: dict(next_fn=make_next((at_clients(STATE), AT_CLIENTS, INPUTS))),
+    lambda: dict(next_fns=one_kind((at_clients(STATE), AT_CLIENTS, INPUTS))),
     "next must take the state of initialize, .* as its first argument",
   ),
   "next_takes_other_client_states": (
-    lambda: dict(next_fn=make_next((AT_SERVER, at_clients(OTHER), INPUTS))),
+    lambda: dict(next_fns=one_kind((AT_SERVER, at_clients(OTHER), INPUTS))),
     "next must take .* as its second argument",
   ),
   "next_takes_client_states_at_the_server": (
-    lambda: dict(next_fn=make_next((AT_SERVER, at_server(CLIENT), INPUTS))),
+    lambda: dict(next_fns=one_kind((AT_SERVER, at_server(CLIENT), INPUTS))),
     "next must take .* as its second argument",
   ),
   "next_takes_inputs_at_the_server": (
-    lambda: dict(next_fn=make_next((AT_SERVER, AT_CLIENTS, at_server(INPUT)))),
+    lambda: dict(next_fns=one_kind((AT_SERVER, AT_CLIENTS, at_server(INPUT)))),
     "next must take a CLIENTS-placed third argument",
   ),
   "next_returns_a_tuple_without_names": (
-    lambda: dict(next_fn=make_next(container=lambda *values: values)),
+    lambda: dict(next_fns=one_kind(container=lambda *values: values)),
     "next must return <state, client_states, metrics>",
   ),
   "next_returns_other_names": (
-    lambda: dict(next_fn=make_next(container=lambda s, c, m: OrderedDict(a=s, b=c, c=m))),
+    lambda: dict(next_fns=one_kind(container=lambda s, c, m: OrderedDict(a=s, b=c, c=m))),
     "next must return <state, client_states, metrics>",
   ),
   "next_returns_only_the_state": (
-    lambda: dict(next_fn=make_next(container=lambda s, c, m: s)),
+    lambda: dict(next_fns=one_kind(container=lambda s, c, m: s)),
     "next must return <state, client_states, metrics>",
   ),
   "next_returns_another_state": (
-    lambda: dict(next_fn=make_next(state=at_server(OTHER))),
+    lambda: dict(next_fns=one_kind(state=at_server(OTHER))),
     "next must return the state it takes",
   ),
   "next_returns_the_state_at_clients": (
-    lambda: dict(next_fn=make_next(state=at_clients(STATE))),
+    lambda: dict(next_fns=one_kind(state=at_clients(STATE))),
     "next must return the state it takes",
   ),
   "next_returns_other_client_states": (
-    lambda: dict(next_fn=make_next(client_states=at_clients(OTHER))),
+    lambda: dict(next_fns=one_kind(client_states=at_clients(OTHER))),
     "next must return the client states it takes",
   ),
   "next_returns_client_states_at_the_server": (
-    lambda: dict(next_fn=make_next(client_states=at_server(CLIENT))),
+    lambda: dict(next_fns=one_kind(client_states=at_server(CLIENT))),
     "next must return the client states it takes",
   ),
   "next_returns_metrics_at_clients": (
-    lambda: dict(next_fn=make_next(metrics=at_clients(METRICS))),
+    lambda: dict(next_fns=one_kind(metrics=at_clients(METRICS))),
     "next must return SERVER-placed metrics",
   ),
   "get_model_weights_takes_nothing": (

@@ -66,7 +66,6 @@ def build_fed_avg(
   return composer.compose_process(
     model,
     hparams,
-    client_update=client_update,
-    server_update=move_by_mean,
+    rounds=composer.Round(client_update, move_by_mean),
     aggregators=OrderedDict(model=model_aggregator or composer.mean()),
   )

@@ -164,10 +164,8 @@ def build_fed_gg(
   return composer.compose_process(
     model,
     hparams,
-    client_update=client_update,
-    server_update=server_update,
+    rounds=composer.Round(client_update, server_update, distribute),
     aggregators=OrderedDict(model=model_aggregator or composer.mean()),
-    distribute=distribute,
     init_server=init_server,
     init_client=init_client,
   )

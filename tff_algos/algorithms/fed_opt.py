@@ -175,8 +175,7 @@ def build_adaptive(
   return composer.compose_process(
     model,
     hparams,
-    client_update=client_update,
-    server_update=server_update,
+    rounds=composer.Round(client_update, server_update),
     aggregators=OrderedDict(model=model_aggregator or composer.mean()),
     init_server=init_server,
   )

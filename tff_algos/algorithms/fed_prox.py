@@ -61,7 +61,6 @@ def build_fed_prox(
   return composer.compose_process(
     model,
     hparams,
-    client_update=client_update,
-    server_update=fed_avg.move_by_mean,
+    rounds=composer.Round(client_update, fed_avg.move_by_mean),
     aggregators=OrderedDict(model=model_aggregator or composer.mean()),
   )

@@ -1,7 +1,8 @@
 """Federated SGD: one full-batch gradient for each client and round.
 
 McMahan et al.: "Communication-Efficient Learning of Deep Networks from Decentralized
-Data", AISTATS 2017, Section 2. Equal to FedAvg with E=1, B=inf [derived].
+Data", AISTATS 2017, Section 2. Equal to FedAvg with E=1, B=inf [derived]. With all
+clients counting the same it is the baseline "SGD" of Xu et al. (FedReg), ICLR 2022.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from typing import Optional
 
 import tensorflow as tf
 
-from tff_algos.client_work import local_training, tree_math
+from tff_algos.client_work import gradients, tree_math
 from tff_algos.client_work.model_update import ClientResult, client_weight
 from tff_algos.hyper_parameters import HyperParameters, hparam
 from tff_algos.models.functional import Model
+from tff_algos.privacy.dp_sgd_step import DpSgd, local_gradient
 from tff_algos.templates import composer
 from tff_algos.templates.stateful_process import StatefulProcess
 
@@ -40,6 +42,18 @@ class FedSgdHparams(HyperParameters):
   )
 
 
+@dataclasses.dataclass(frozen=True)
+class SgdHparams(FedSgdHparams):
+  """Hyper-parameters of the FedReg paper's SGD: FedSGD, all clients counting the same."""
+
+  client_weighting: str = hparam(
+    "uniform",
+    "What a client's gradient counts for: the same for all, or its number of examples.",
+    source="paper, FedReg Appendix D (uniform)",
+    choices=("uniform", "examples"),
+  )
+
+
 def build_fed_sgd(
   model: Model,
   hparams: FedSgdHparams = FedSgdHparams(),
@@ -55,9 +69,11 @@ def build_fed_sgd(
   """
 
   def client_update(received, client_state, examples, seed, h):
-    gradient, loss = local_training.full_gradient(
-      model, received["model"], examples, seed
-    )
+    if isinstance(h, DpSgd):
+      x, y = examples
+      gradient, loss = local_gradient(model, h, received["model"], x, y, seed)
+    else:
+      gradient, loss = gradients.full_gradient(model, received["model"], examples, seed)
     num_examples = tf.cast(tf.shape(examples.y)[0], tf.float32)
     return ClientResult(
       message=OrderedDict(model=gradient),
@@ -74,7 +90,6 @@ def build_fed_sgd(
   return composer.compose_process(
     model,
     hparams,
-    client_update=client_update,
-    server_update=server_update,
+    rounds=composer.Round(client_update, server_update),
     aggregators=OrderedDict(model=model_aggregator or composer.mean()),
   )

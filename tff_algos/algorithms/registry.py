@@ -23,7 +23,8 @@ class Algorithm(NamedTuple):
     hparams: The name there of the dataclass of its hyper-parameters.
     description: A few words for lists.
     source: The paper.
-    needs_num_clients: Whether the builder takes `num_clients`, the number of all clients.
+    needs: What the builder must be told of the population: "num_clients" and
+      "num_examples", of all clients together.
   """
 
   name: str
@@ -32,21 +33,25 @@ class Algorithm(NamedTuple):
   hparams: str
   description: str
   source: str
-  needs_num_clients: bool = False
+  needs: tuple[str, ...] = ()
 
   def hparams_class(self) -> type[hyper_parameters.HyperParameters]:
     """The dataclass of the algorithm's hyper-parameters."""
     return getattr(self._import(), self.hparams)
 
-  def build(self, model: Any, hparams: Any, *, num_clients: int) -> Any:
+  def build(
+    self, model: Any, hparams: Any, *, num_clients: int, num_examples: int
+  ) -> Any:
     """Builds the process.
 
     Args:
       model: A `tff_algos.models.Model`.
       hparams: An instance of `hparams_class()`.
       num_clients: The number of all clients; used where the algorithm needs it.
+      num_examples: The examples of all clients together; used likewise.
     """
-    needed = {"num_clients": num_clients} if self.needs_num_clients else {}
+    population = {"num_clients": num_clients, "num_examples": num_examples}
+    needed = {name: population[name] for name in self.needs}
     return getattr(self._import(), self.builder)(model, hparams, **needed)
 
   def _import(self):
@@ -85,7 +90,7 @@ _ROWS = (
     "ScaffoldHparams",
     "Control variates correct client drift (options I and II).",
     "Karimireddy et al., ICML 2020",
-    needs_num_clients=True,
+    needs=("num_clients",),
   ),
   Algorithm(
     "fedadam",
@@ -118,6 +123,114 @@ _ROWS = (
     "FedGGHparams",
     "Local updates guided by the last global update.",
     "Global-Update-Guided Federated Learning",
+  ),
+  Algorithm(
+    "sgd",
+    "fed_sgd",
+    "build_fed_sgd",
+    "SgdHparams",
+    "FedSGD with all clients counting the same, FedReg's baseline.",
+    "Xu et al., ICLR 2022",
+  ),
+  Algorithm(
+    "feddyn",
+    "fed_dyn",
+    "build_fed_dyn",
+    "FedDynHparams",
+    "A dynamic regularizer lines up local and global optima.",
+    "Acar et al., ICLR 2021",
+    needs=("num_clients", "num_examples"),
+  ),
+  Algorithm(
+    "fedcurv",
+    "fed_curv",
+    "build_fed_curv",
+    "FedCurvHparams",
+    "Weights that matter to other clients are held by a penalty.",
+    "Shoham et al., 2019",
+  ),
+  Algorithm(
+    "twafl",
+    "twafl",
+    "build_twafl",
+    "TwaflHparams",
+    "Newer models count more; deep layers travel in some rounds only.",
+    "Chen et al., TNNLS 2020",
+    needs=("num_clients", "num_examples"),
+  ),
+  Algorithm(
+    "tefl",
+    "twafl",
+    "build_tefl",
+    "TeflHparams",
+    "TWAFL's temporal weights, with all layers in every round.",
+    "Chen et al., TNNLS 2020",
+    needs=("num_clients", "num_examples"),
+  ),
+  Algorithm(
+    "afl",
+    "twafl",
+    "build_afl",
+    "AflHparams",
+    "TWAFL's exchange of layers, without temporal weights.",
+    "Chen et al., TNNLS 2020",
+    needs=("num_clients", "num_examples"),
+  ),
+  Algorithm(
+    "fedagg",
+    "fed_agg",
+    "build_fed_agg",
+    "FedAggHparams",
+    "Learning rates of the epochs from mean-field estimates.",
+    "FedAgg, 2023",
+  ),
+  Algorithm(
+    "fedreg",
+    "fed_reg",
+    "build_fed_reg",
+    "FedRegHparams",
+    "Pseudo data keep the local model from forgetting.",
+    "Xu et al., ICLR 2022",
+  ),
+  Algorithm(
+    "fedreg_mg",
+    "fed_reg",
+    "build_fed_reg_mg",
+    "FedRegMgHparams",
+    "FedReg with modified gradients, which hide the examples.",
+    "Xu et al., ICLR 2022",
+  ),
+  Algorithm(
+    "dpsgd",
+    "dp_sgd",
+    "build_dp_sgd",
+    "DpSgdHparams",
+    "SGD by DP-SGD: clipped and noisy gradients of the examples.",
+    "Abadi et al., CCS 2016",
+  ),
+  Algorithm(
+    "fedavg_dpsgd",
+    "dp_sgd",
+    "build_fed_avg_dp_sgd",
+    "FedAvgDpSgdHparams",
+    "FedAvg by DP-SGD.",
+    "Xu et al., ICLR 2022",
+  ),
+  Algorithm(
+    "fedprox_dpsgd",
+    "dp_sgd",
+    "build_fed_prox_dp_sgd",
+    "FedProxDpSgdHparams",
+    "FedProx by DP-SGD.",
+    "Xu et al., ICLR 2022",
+  ),
+  Algorithm(
+    "fedcurv_dpsgd",
+    "dp_sgd",
+    "build_fed_curv_dp_sgd",
+    "FedCurvDpSgdHparams",
+    "FedCurv by DP-SGD, its Fisher information too.",
+    "Xu et al., ICLR 2022",
   ),
 )
 

@@ -12,7 +12,7 @@ from collections import OrderedDict
 import tensorflow as tf
 
 from tff_algos.algorithms import fed_avg
-from tff_algos.client_work import local_training, tree_math
+from tff_algos.client_work import gradients, local_training, tree_math
 from tff_algos.client_work.model_update import model_update
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model
@@ -83,7 +83,7 @@ def build_scaffold(
       model, start, examples, h, seed, adjust_gradient=correct_drift
     )
     if h.option == "I":
-      renewed, _ = local_training.full_gradient(model, start, examples, seed)
+      renewed, _ = gradients.full_gradient(model, start, examples, seed)
     else:
       steps = local_training.effective_steps(result.num_steps, h.momentum)
       way = tree_math.subtract(start, result.weights)
@@ -110,10 +110,8 @@ def build_scaffold(
   return composer.compose_process(
     model,
     hparams,
-    client_update=client_update,
-    server_update=server_update,
+    rounds=composer.Round(client_update, server_update, distribute),
     aggregators=OrderedDict(model=composer.mean(), control_variate=composer.mean()),
-    distribute=distribute,
     init_server=zeros,
     init_client=zeros,
   )

@@ -1,6 +1,6 @@
 """The local training loop: one `tf.while_loop` over mini-batches held as tensors.
 
-An algorithm changes it in one place, `adjust_gradient`; whatever it has to remember from
+An algorithm changes it by functions: most by `adjust_gradient` alone, whose memory from
 step to step is its `carry`.
 """
 
@@ -12,17 +12,33 @@ from typing import Any, NamedTuple, Optional
 import tensorflow as tf
 
 from tff_algos.client_data import Examples
-from tff_algos.hyper_parameters import LocalSgd
+from tff_algos.hyper_parameters import LocalSgd, PlainSgd
 from tff_algos.models.functional import Model, Weights
+from tff_algos.privacy.dp_sgd_step import local_gradient
 
 # What a seed is folded with, so that no two kinds of draws share a key.
-_SHUFFLE, _STEP, _FULL_GRADIENT = 1, 2, 3
+_SHUFFLE, _STEP = 1, 2
 
-# Examples at a time when a gradient over all of a client's examples is summed; bounds
-# memory and changes nothing else.
-_CHUNK = 512
 
+class Batch(NamedTuple):
+  """The mini-batch of one local step.
+
+  Attributes:
+    rows: int32 (B,), which of the client's examples it holds.
+    x: Their stored inputs (B, ...), not preprocessed yet.
+    y: Their labels (B, ...).
+    seed: int32 (2,), the step's own, for the model's random layers.
+  """
+
+  rows: tf.Tensor
+  x: tf.Tensor
+  y: tf.Tensor
+  seed: tf.Tensor
+
+
+GradientOf = Callable[[Weights, Batch], "tuple[Weights, tf.Tensor]"]
 AdjustGradient = Callable[[Weights, Weights, Any], "tuple[Weights, Any]"]
+AfterStep = Callable[[Weights, Batch], Weights]
 
 
 class LocalResult(NamedTuple):
@@ -56,115 +72,95 @@ def batch_order(seed: tf.Tensor, num_examples: tf.Tensor, epochs: int) -> tf.Ten
   return tf.argsort(keys, axis=1, stable=True)
 
 
-def batch_gradient(
-  model: Model, weights: Weights, x: tf.Tensor, y: tf.Tensor, seed: tf.Tensor
-) -> tuple[Weights, tf.Tensor]:
-  """The gradient of the batch's mean loss, and the sum of its losses.
-
-  Args:
-    model: The model.
-    weights: Where the gradient is taken.
-    x: A stored batch (B, ...), not preprocessed yet.
-    y: Labels (B, ...).
-    seed: int32 (2,) for the model's random layers.
-  """
-  with tf.GradientTape() as tape:
-    tape.watch(weights)
-    predictions = model.predict(weights, model.preprocess(x), True, seed)
-    losses = model.example_losses(y, predictions)
-    mean = tf.reduce_mean(losses)
-  gradient = tape.gradient(
-    mean, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO
-  )
-  # An embedding's gradient comes as slices.
-  return tuple(map(tf.convert_to_tensor, gradient)), tf.reduce_sum(losses)
-
-
-def full_gradient(
-  model: Model, weights: Weights, examples: Examples, seed: tf.Tensor
-) -> tuple[Weights, tf.Tensor]:
-  """The gradient of the mean loss over all examples, and the sum of the losses."""
+def steps_of_epoch(examples: Examples, hparams: PlainSgd) -> tf.Tensor:
+  """The number of mini-batches in an epoch, int32; the last one may be short."""
   n = tf.shape(examples.y)[0]
-  seed = tf.random.experimental.stateless_fold_in(seed, _FULL_GRADIENT)
-
-  def body(start, total, loss):
-    x, y = examples.x[start : start + _CHUNK], examples.y[start : start + _CHUNK]
-    chunk_seed = tf.random.experimental.stateless_fold_in(seed, start)
-    gradient, chunk_loss = batch_gradient(model, weights, x, y, chunk_seed)
-    share = tf.cast(tf.shape(y)[0], tf.float32) / tf.cast(n, tf.float32)
-    total = tuple(t + share * g for t, g in zip(total, gradient))
-    return start + _CHUNK, total, loss + chunk_loss
-
-  _, total, loss = tf.while_loop(
-    lambda start, total, loss: start < n,
-    body,
-    (tf.constant(0), tuple(tf.zeros_like(w) for w in weights), tf.constant(0.0)),
-    parallel_iterations=1,
-  )
-  return total, loss
+  return tf.constant(1) if hparams.batch_size is None else -(-n // hparams.batch_size)
 
 
 def train(
   model: Model,
   start: Weights,
   examples: Examples,
-  hparams: LocalSgd,
+  hparams: PlainSgd,
   seed: tf.Tensor,
   *,
+  gradient_of: Optional[GradientOf] = None,
   adjust_gradient: Optional[AdjustGradient] = None,
+  after_step: Optional[AfterStep] = None,
   carry: Any = (),
+  only_epoch: Optional[int] = None,
 ) -> LocalResult:
   """Trains on one client's examples by mini-batch SGD; the last short batch is kept.
 
   One local step m = 1..K, with all norms over all weights together left to the caller:
 
-      g, carry = adjust_gradient(batch gradient at w, w, carry)
+      g = gradient_of(w, batch)
+      g, carry = adjust_gradient(g, w, carry)
       v = momentum * v + g
-      w = w - learning_rate * v
+      w = after_step(w - learning_rate * v, batch)
 
   Args:
     model: The model.
     start: The weights to start from, w(0).
     examples: The client's examples, n > 0.
-    hparams: epochs, batch_size, learning_rate, momentum.
+    hparams: epochs, batch_size, learning_rate and, where it has one, momentum.
     seed: int32 (2,), keys the shuffles and the model's random layers.
+    gradient_of: `(weights, Batch) -> (gradient, sum of the batch's losses)`; default:
+      that of the batch's mean loss, or its private form where `hparams` say so.
     adjust_gradient: `(gradient, weights, carry) -> (gradient, carry)`; default: none.
+    after_step: `(weights, Batch) -> weights`; default: none.
     carry: The first value of the algorithm's carry, a structure of tensors.
+    only_epoch: Takes the steps of this epoch alone, 0..epochs-1; default: of all.
   """
+  if gradient_of is None:
+
+    def gradient_of(weights, batch):
+      return local_gradient(model, hparams, weights, batch.x, batch.y, batch.seed)
+
   n = tf.shape(examples.y)[0]
-  batch_size = n if hparams.batch_size is None else tf.minimum(hparams.batch_size, n)
-  batches = (n + batch_size - 1) // batch_size
-  num_steps = hparams.epochs * batches
+  batch_size = n if hparams.batch_size is None else hparams.batch_size
+  batches = steps_of_epoch(examples, hparams)
   order = batch_order(seed, n, hparams.epochs)
   step_seed = tf.random.experimental.stateless_fold_in(seed, _STEP)
+  momentum = hparams.momentum if isinstance(hparams, LocalSgd) else 0.0
+  first_epoch = only_epoch or 0
+  num_epochs = hparams.epochs if only_epoch is None else 1
+  first_step, num_steps = first_epoch * batches, num_epochs * batches
 
   def body(step, weights, velocity, carry, loss):
-    epoch, batch = step // batches, step % batches
-    rows = order[epoch, batch * batch_size : (batch + 1) * batch_size]
-    x, y = tf.gather(examples.x, rows), tf.gather(examples.y, rows)
-    key = tf.random.experimental.stateless_fold_in(step_seed, step)
-    gradient, batch_loss = batch_gradient(model, weights, x, y, key)
+    epoch, place = step // batches, step % batches
+    rows = order[epoch, place * batch_size : (place + 1) * batch_size]
+    batch = Batch(
+      rows=rows,
+      x=tf.gather(examples.x, rows),
+      y=tf.gather(examples.y, rows),
+      seed=tf.random.experimental.stateless_fold_in(step_seed, step),
+    )
+    gradient, batch_loss = gradient_of(weights, batch)
     if adjust_gradient is not None:
       gradient, carry = adjust_gradient(gradient, weights, carry)
-    if hparams.momentum:
-      velocity = tuple(hparams.momentum * v + g for v, g in zip(velocity, gradient))
+    if momentum:
+      velocity = tuple(momentum * v + g for v, g in zip(velocity, gradient))
       gradient = velocity
     weights = tuple(w - hparams.learning_rate * g for w, g in zip(weights, gradient))
+    if after_step is not None:
+      weights = after_step(weights, batch)
     return step + 1, weights, velocity, carry, loss + batch_loss
 
   start = tuple(start)
-  velocity = tuple(tf.zeros_like(w) for w in start) if hparams.momentum else ()
+  velocity = tuple(tf.zeros_like(w) for w in start) if momentum else ()
   _, weights, _, carry, loss = tf.while_loop(
-    lambda step, *_: step < num_steps,
+    lambda step, *_: step < first_step + num_steps,
     body,
-    (tf.constant(0), start, velocity, carry, tf.constant(0.0)),
+    (first_step, start, velocity, carry, tf.constant(0.0)),
     parallel_iterations=1,
   )
   return LocalResult(
     weights=weights,
     num_steps=tf.cast(num_steps, tf.float32),
     loss=loss,
-    num_seen=tf.cast(hparams.epochs * n, tf.float32),
+    num_seen=tf.cast(num_epochs * n, tf.float32),
     carry=carry,
   )
 

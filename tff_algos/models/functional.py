@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -36,6 +36,23 @@ def accuracy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
   return tf.cast(tf.equal(predicted, labels), tf.float32)
 
 
+class SoftTargets(NamedTuple):
+  """How a model's own predictions become targets of its loss.
+
+  Attributes:
+    of: predictions (B, C) -> targets (B, C).
+    losses: `(targets, predictions) -> (B,)`.
+  """
+
+  of: Callable[[tf.Tensor], tf.Tensor]
+  losses: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+def soft_cross_entropy(targets: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+  """Cross-entropy in nats: class probabilities (B, C), logits (B, C) -> (B,)."""
+  return tf.nn.softmax_cross_entropy_with_logits(targets, logits)
+
+
 def scale_pictures(x: tf.Tensor) -> tf.Tensor:
   """uint8 0..255 -> float32 0..1; other dtypes are cast to float32 as they are."""
   scale = 1 / 255 if x.dtype == tf.uint8 else 1.0
@@ -55,6 +72,8 @@ class Model:
     example_losses: `(y, predictions) -> (B,)`, the loss of each example.
     metrics: Name to `(y, predictions) -> (B,)`; evaluation reports their means.
     preprocess: Stored batch -> float batch, applied after the batch is drawn.
+    soft_targets: For algorithms that train on the model's own predictions; default:
+      softmax and cross-entropy where `example_losses` is `sparse_cross_entropy`.
   """
 
   initial_weights: Weights
@@ -66,8 +85,12 @@ class Model:
     default_factory=lambda: OrderedDict(accuracy=accuracy)
   )
   preprocess: Callable[[tf.Tensor], tf.Tensor] = scale_pictures
+  soft_targets: Optional[SoftTargets] = None
 
   def __post_init__(self):
+    if self.soft_targets is None and self.example_losses is sparse_cross_entropy:
+      targets = SoftTargets(tf.nn.softmax, soft_cross_entropy)
+      object.__setattr__(self, "soft_targets", targets)
     if len(self.initial_weights) != len(self.weight_names):
       raise ValueError(
         f"A model needs one name for each of its {len(self.initial_weights)} weight "

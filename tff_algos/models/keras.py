@@ -89,6 +89,7 @@ def from_keras(
     with _replaced(slots, values), _stateless_randomness(keras_model, seed):
       return keras_model(x, training=training)
 
+  metric_options: dict[str, Any] = {} if metrics is None else dict(metrics=metrics)
   model = functional.Model(
     initial_weights=tuple(np.asarray(v.numpy(), np.float32) for v in trainable),
     weight_names=tuple(v.name.rsplit(":", 1)[0] for v in trainable),
@@ -96,7 +97,7 @@ def from_keras(
     predict=predict,
     example_losses=loss,
     preprocess=preprocess,
-    **({} if metrics is None else dict(metrics=metrics)),
+    **metric_options,
   )
   _check_pure(model, keras_model.name)
   return model

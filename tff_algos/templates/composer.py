@@ -6,22 +6,27 @@ This is the one place that writes federated computations. A round is
 2. every client reads its examples and runs the client work on what it received;
 3. a message with a number that is not finite is dropped: it counts for nothing, the
    client's state stays as it was, and the metrics count it;
-4. each named part of the messages is aggregated by its own aggregator;
+4. each named part of the messages is aggregated by its own aggregator, which may have
+   the clients remember what they sent (`ClientMemoryFactory`);
 5. the server update makes the new variables; without any accepted message it is
    skipped.
+
+Before 2 there may be exchanges that estimate something (`Estimation`). A process may have
+several kinds of rounds over the same states (`Round`).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos import client_data, hyper_parameters
+from tff_algos.aggregators.client_memory import ClientMemoryFactory, Contribution
 from tff_algos.client_work.model_update import ClientResult
 from tff_algos.models.functional import Model, Weights
 from tff_algos.templates.stateful_process import RoundOutput, StatefulProcess
@@ -70,182 +75,366 @@ def mean() -> tff.aggregators.WeightedAggregationFactory:
   return tff.aggregators.MeanFactory(no_nan_division=True)
 
 
+class Estimation(NamedTuple):
+  """Exchanges before the clients' real work, by which they estimate something together.
+
+  Attributes:
+    client: `(received, client_state, examples, seed, h) -> ClientResult`, whose state is
+      ignored. The weighted means of its message's parts are sent to all clients, which
+      find them in `received` from then on, in the next exchange and in the real work.
+    times: How many exchanges.
+  """
+
+  client: Callable[..., ClientResult]
+  times: int
+
+
+class Round(NamedTuple):
+  """What happens in a round, as pure functions of plain `tf` operations.
+
+  In all of them `h` holds the hyper-parameters, of which the tunable ones are tensors.
+
+  Attributes:
+    client_update: `(received, client_state, examples, seed, h) -> ClientResult`.
+    server_update: `(variables, aggregate, num_clients, h) -> ServerVariables`, where
+      `aggregate` maps each part of the message to its aggregate and `num_clients` is a
+      float32 scalar, the number of clients whose message was accepted.
+    distribute: `(variables) -> parts` that the server sends to each client.
+    estimation: Exchanges before that.
+  """
+
+  client_update: Callable[..., ClientResult]
+  server_update: Callable[..., ServerVariables]
+  distribute: Callable[[ServerVariables], Mapping[str, Any]] = send_model
+  estimation: Optional[Estimation] = None
+
+
 def compose_process(
   model: Model,
   hparams: hyper_parameters.HyperParameters,
   *,
-  client_update: Callable[..., ClientResult],
-  server_update: Callable[..., ServerVariables],
+  rounds: Round | Mapping[str, Round],
   aggregators: Mapping[str, AggregationFactory],
-  distribute: Callable[[ServerVariables], Mapping[str, Any]] = send_model,
   init_server: Callable[[], Any] = lambda: (),
   init_client: Callable[[], Any] = lambda: (),
+  kind_of_round: Optional[Callable[[int], str]] = None,
 ) -> StatefulProcess:
-  """Makes the process; all functions are pure and use plain `tf` operations.
+  """Makes the process.
 
   Args:
     model: The model; its initial weights are x^0.
-    hparams: The algorithm's hyper-parameters. The functions get them as their argument
-      `h`, in which the tunable ones are tensors.
-    client_update: `(received, client_state, examples, seed, h) -> ClientResult`.
-    server_update: `(variables, aggregate, num_clients, h) -> ServerVariables`, where
-      `aggregate` maps each part to its aggregate and `num_clients` is a float32 scalar,
-      the number of clients whose message was accepted.
+    hparams: The algorithm's hyper-parameters.
+    rounds: What a round is; or, where rounds differ in what travels, each kind by name.
     aggregators: An aggregation factory for each part of the message.
-    distribute: `(variables) -> parts` that the server sends to each client.
     init_server: `() -> extra`.
     init_client: `() -> C`.
+    kind_of_round: `(number of rounds done) -> name` of the next one's kind; given where
+      there are several.
 
   Raises:
     ProcessTypeError: The functions do not fit together.
   """
+  composition = _Composition(model, hparams, aggregators, init_server, init_client)
+  kinds = {"": rounds} if isinstance(rounds, Round) else dict(rounds)
+  exchanges = {name: _Exchange(composition, kind) for name, kind in kinds.items()}
+  composition.create_aggregators(exchanges.values())
+  return StatefulProcess(
+    composition.initialize,
+    composition.initialize_client,
+    {name: exchange.build_next() for name, exchange in exchanges.items()},
+    *composition.accessors(),
+    kind_of_round=kind_of_round,
+  )
 
-  @tff.tensorflow.computation
-  def init_variables():
-    weights = tuple(tf.constant(w) for w in model.initial_weights)
-    return ServerVariables(weights, init_server())
 
-  @tff.tensorflow.computation
-  def init_hparams():
-    values = hyper_parameters.tunable_values(hparams)
-    return OrderedDict((k, tf.constant(v, tf.float32)) for k, v in values.items())
+class _Composition:
+  """What all kinds of rounds of a process share: types, states, aggregators."""
 
-  @tff.tensorflow.computation
-  def initialize_client():
-    return init_client()
+  def __init__(self, model, hparams, aggregators, init_server, init_client):
+    self.model, self.hparams, self.factories = model, hparams, dict(aggregators)
+    self.memories = {
+      part: factory
+      for part, factory in self.factories.items()
+      if isinstance(factory, ClientMemoryFactory)
+    }
 
-  variables_type = init_variables.type_signature.result
-  hparams_type = init_hparams.type_signature.result
-  client_type = initialize_client.type_signature.result
-  input_type = tff.to_type(client_data.CLIENT_INPUT_TYPE)
+    @tff.tensorflow.computation
+    def init_variables():
+      weights = tuple(tf.constant(w) for w in model.initial_weights)
+      return ServerVariables(weights, init_server())
 
-  @tff.tensorflow.computation(variables_type, hparams_type)
-  def send(variables, values):
-    return OrderedDict(parts=distribute(variables), hparams=values)
+    @tff.tensorflow.computation
+    def init_hparams():
+      values = hyper_parameters.tunable_values(hparams)
+      return OrderedDict((k, tf.constant(v, tf.float32)) for k, v in values.items())
 
-  @tff.tensorflow.computation(send.type_signature.result, client_type, input_type)
-  @tf.function
-  def client_work(received, client_state, client_input):
-    examples = client_data.read(client_input.path, model.example_spec)
-    h = hyper_parameters.with_values(hparams, received["hparams"])
-    result = client_update(
-      received["parts"], client_state, examples, client_input.seed, h
+    @tff.tensorflow.computation
+    def initialize_client():
+      own = init_client()
+      if not self.memories:
+        return own
+      memory = ((k, f.initialize_client()) for k, f in self.memories.items())
+      return _RememberingClient(own, OrderedDict(memory))
+
+    self.initialize_client = initialize_client
+    self._init_variables, self._init_hparams = init_variables, init_hparams
+    self.variables_type = init_variables.type_signature.result
+    self.hparams_type = init_hparams.type_signature.result
+    self.client_type = initialize_client.type_signature.result
+    self.input_type = tff.to_type(client_data.CLIENT_INPUT_TYPE)
+
+  def create_aggregators(self, exchanges) -> None:
+    """Makes each part's aggregator, by the type that the part has in the messages."""
+    self.processes: OrderedDict[str, tff.templates.AggregationProcess] = OrderedDict()
+    for exchange in exchanges:
+      work_type = exchange.client_work.type_signature.result
+      for part, part_type in tff.structure.iter_elements(work_type.message):
+        if part not in self.processes:
+          weight_type = work_type.weight[part]
+          self.processes[part] = _create(self.factories[part], part_type, weight_type)
+
+    @tff.federated_computation
+    def initialize():
+      states = OrderedDict((part, p.initialize()) for part, p in self.processes.items())
+      return tff.federated_zip(
+        ServerState(
+          variables=tff.federated_eval(self._init_variables, tff.SERVER),
+          aggregator=tff.federated_zip(states),
+          hparams=tff.federated_eval(self._init_hparams, tff.SERVER),
+          round_num=tff.federated_value(np.int32(0), tff.SERVER),
+        )
+      )
+
+    self.initialize = initialize
+    self.state_type = initialize.type_signature.result
+
+  def accessors(self) -> tuple:
+    """get_model_weights, set_model_weights, get_hparams, set_hparams."""
+    state_type = self.state_type.member
+
+    @tff.tensorflow.computation(state_type)
+    def get_model_weights(state):
+      return tff.learning.models.ModelWeights(state.variables.model, ())
+
+    @tff.tensorflow.computation(state_type, get_model_weights.type_signature.result)
+    def set_model_weights(state, weights):
+      return state._replace(
+        variables=state.variables._replace(model=tuple(weights.trainable))
+      )
+
+    @tff.tensorflow.computation(state_type)
+    def get_hparams(state):
+      return state.hparams
+
+    @tff.tensorflow.computation(state_type, self.hparams_type)
+    def set_hparams(state, values):
+      return state._replace(hparams=values)
+
+    return get_model_weights, set_model_weights, get_hparams, set_hparams
+
+
+class _Exchange:
+  """One kind of round, as federated computations."""
+
+  def __init__(self, composition: _Composition, kind: Round):
+    self._composition, self._round = composition, kind
+    own = composition
+    remembers = bool(own.memories)
+
+    @tff.tensorflow.computation(own.variables_type, own.hparams_type, np.int32)
+    def send(variables, values, round_num):
+      sent = OrderedDict(parts=kind.distribute(variables), hparams=values)
+      if remembers:
+        sent["round_num"] = round_num + 1
+      return sent
+
+    self._send = send
+    self._received_type = send.type_signature.result
+    self._estimates: list = []
+    estimation = kind.estimation or Estimation(kind.client_update, times=0)
+    for _ in range(estimation.times):
+      estimate = self._client_computation(estimation.client, is_estimate=True)
+      work_type = estimate.type_signature.result
+      means = OrderedDict(
+        (part, _create(mean(), part_type, work_type.weight[part]))
+        for part, part_type in tff.structure.iter_elements(work_type.message)
+      )
+      self._estimates.append((estimate, means))
+    self.client_work = self._client_computation(kind.client_update)
+
+  def _estimates_type(self):
+    """What the clients know from the exchange before, () if there was none."""
+    if not self._estimates:
+      return tff.to_type(())
+    _, means = self._estimates[-1]
+    results = (p.next.type_signature.result.result.member for p in means.values())
+    return tff.to_type(OrderedDict(zip(means, results)))
+
+  def _client_computation(self, client_update, is_estimate: bool = False):
+    own, model = self._composition, self._composition.model
+
+    @tff.tensorflow.computation(
+      self._received_type, self._estimates_type(), own.client_type, own.input_type
     )
-    return _drop_non_finite(result, client_state, tf.shape(examples.y)[0])
+    @tf.function
+    def client_work(received, estimates, client_state, client_input):
+      examples = client_data.read(client_input.path, model.example_spec)
+      h = hyper_parameters.with_values(own.hparams, received["hparams"])
+      known = ((part, value[part]) for part, value in dict(estimates).items())
+      parts = OrderedDict([*received["parts"].items(), *known])
+      before = client_state.own if own.memories else client_state
+      result = client_update(parts, before, examples, client_input.seed, h)
+      if own.memories and not is_estimate:
+        result = _contribute(own.memories, result, received, client_state.memory)
+      return _drop_non_finite(result, client_state, tf.shape(examples.y)[0])
 
-  work_type = client_work.type_signature.result
-  processes = OrderedDict()
-  for part, part_type in tff.structure.iter_elements(work_type.message):
-    factory = aggregators[part]
-    if isinstance(factory, tff.aggregators.WeightedAggregationFactory):
-      processes[part] = factory.create(part_type, work_type.weight[part])
-    else:
-      processes[part] = factory.create(part_type)
+    return client_work
 
-  @tff.federated_computation
-  def initialize():
-    aggregator = OrderedDict((part, p.initialize()) for part, p in processes.items())
-    return tff.federated_zip(
-      ServerState(
-        variables=tff.federated_eval(init_variables, tff.SERVER),
-        aggregator=tff.federated_zip(aggregator),
-        hparams=tff.federated_eval(init_hparams, tff.SERVER),
-        round_num=tff.federated_value(np.int32(0), tff.SERVER),
+  def build_next(self) -> tff.Computation:
+    own = self._composition
+    server_work = self._server_computation()
+    finish_metrics = _build_finish_metrics(self.client_work.type_signature.result.totals)
+
+    @tff.federated_computation(
+      own.state_type,
+      tff.FederatedType(own.client_type, tff.CLIENTS),
+      tff.FederatedType(own.input_type, tff.CLIENTS),
+    )
+    def next_fn(state, client_states, client_inputs):
+      to_send = tff.federated_map(
+        self._send, (state.variables, state.hparams, state.round_num)
+      )
+      received = tff.federated_broadcast(to_send)
+      known = tff.federated_value((), tff.CLIENTS)
+      for estimate, means in self._estimates:
+        work = tff.federated_map(
+          estimate, (received, known, client_states, client_inputs)
+        )
+        results = OrderedDict()
+        for part, process in means.items():
+          output = process.next(
+            process.initialize(), work.message[part], work.weight[part]
+          )
+          results[part] = output.result
+        known = tff.federated_broadcast(tff.federated_zip(results))
+      work = tff.federated_map(
+        self.client_work, (received, known, client_states, client_inputs)
+      )
+      aggregate, aggregator, measurements = self._aggregate(state.aggregator, work)
+      totals = tff.federated_sum(work.totals)
+      variables, round_num = tff.federated_map(
+        server_work, (state, aggregate, totals["counts"]["num_accepted"])
+      )
+      return RoundOutput(
+        state=tff.federated_zip(
+          ServerState(variables, aggregator, state.hparams, round_num)
+        ),
+        client_states=work.client_state,
+        metrics=tff.federated_zip(
+          OrderedDict(
+            client_work=OrderedDict(train=tff.federated_map(finish_metrics, totals)),
+            aggregator=measurements,
+          )
+        ),
+      )
+
+    return next_fn
+
+  def _parts(self) -> list[str]:
+    message_type = self.client_work.type_signature.result.message
+    return [part for part, _ in tff.structure.iter_elements(message_type)]
+
+  def _aggregate(self, states, work):
+    """Each part's aggregate, all aggregators' new states, and their measurements."""
+    own = self._composition
+    outputs = OrderedDict()
+    for part in self._parts():
+      process = own.processes[part]
+      arguments = [states[part], work.message[part]]
+      if process.is_weighted:
+        arguments.append(work.weight[part])
+      outputs[part] = process.next(*arguments)
+    new_states = OrderedDict()
+    for part in own.processes:
+      if part in outputs:
+        new_states[part] = outputs[part].state
+      elif part in own.memories:
+        skip = tff.tensorflow.computation(
+          own.memories[part].skip_round, own.state_type.member.aggregator[part]
+        )
+        new_states[part] = tff.federated_map(skip, states[part])
+      else:
+        new_states[part] = states[part]
+    return (
+      tff.federated_zip(OrderedDict((k, o.result) for k, o in outputs.items())),
+      tff.federated_zip(new_states),
+      tff.federated_zip(OrderedDict((k, o.measurements) for k, o in outputs.items())),
+    )
+
+  def _server_computation(self):
+    own, kind = self._composition, self._round
+    aggregate_type = tff.to_type(
+      OrderedDict(
+        (part, own.processes[part].next.type_signature.result.result.member)
+        for part in self._parts()
       )
     )
 
-  state_type = initialize.type_signature.result
-  aggregate_type = tff.to_type(
-    OrderedDict(
-      (part, p.next.type_signature.result.result.member) for part, p in processes.items()
-    )
-  )
+    @tff.tensorflow.computation(own.state_type.member, aggregate_type, np.int32)
+    @tf.function
+    def server_work(state, aggregate, num_clients):
+      h = hyper_parameters.with_values(own.hparams, state.hparams)
+      changes = OrderedDict()
+      for part in self._parts():
+        if part in own.memories:
+          sent = kind.distribute(state.variables)[part]
+          changes[part] = tf.nest.map_structure(tf.subtract, aggregate[part], sent)
+        else:
+          changes[part] = aggregate[part][part]
+      variables = kind.server_update(
+        state.variables, changes, tf.cast(num_clients, tf.float32), h
+      )
+      variables = tf.nest.map_structure(
+        lambda new, old: tf.where(num_clients > 0, new, old), variables, state.variables
+      )
+      return variables, state.round_num + 1
 
-  @tff.tensorflow.computation(state_type.member, aggregate_type, np.int32)
-  @tf.function
-  def server_work(state, aggregate, num_clients):
-    h = hyper_parameters.with_values(hparams, state.hparams)
-    variables = server_update(
-      state.variables, aggregate, tf.cast(num_clients, tf.float32), h
-    )
-    variables = tf.nest.map_structure(
-      lambda new, old: tf.where(num_clients > 0, new, old), variables, state.variables
-    )
-    return variables, state.round_num + 1
+    return server_work
 
-  @tff.tensorflow.computation(work_type.totals)
+
+def _create(factory, part_type, weight_type) -> tff.templates.AggregationProcess:
+  if isinstance(factory, tff.aggregators.WeightedAggregationFactory):
+    return factory.create(part_type, weight_type)
+  return factory.create(part_type)
+
+
+def _build_finish_metrics(totals_type: tff.Type) -> tff.Computation:
+  @tff.tensorflow.computation(totals_type)
   def finish_metrics(totals):
     averages = ((k, _ratio(*pair)) for k, pair in totals["averages"].items())
     return OrderedDict(averages, **totals["counts"])
 
-  @tff.federated_computation(
-    state_type,
-    tff.FederatedType(client_type, tff.CLIENTS),
-    tff.FederatedType(input_type, tff.CLIENTS),
-  )
-  def next_fn(state, client_states, client_inputs):
-    to_send = tff.federated_map(send, (state.variables, state.hparams))
-    received = tff.federated_broadcast(to_send)
-    work = tff.federated_map(client_work, (received, client_states, client_inputs))
-    outputs = OrderedDict()
-    for part, process in processes.items():
-      arguments = [state.aggregator[part], work.message[part]]
-      if process.is_weighted:
-        arguments.append(work.weight[part])
-      outputs[part] = process.next(*arguments)
-    totals = tff.federated_sum(work.totals)
-    aggregate = tff.federated_zip(OrderedDict((k, o.result) for k, o in outputs.items()))
-    variables, round_num = tff.federated_map(
-      server_work, (state, aggregate, totals["counts"]["num_accepted"])
-    )
-    return RoundOutput(
-      state=tff.federated_zip(
-        ServerState(
-          variables=variables,
-          aggregator=tff.federated_zip(
-            OrderedDict((k, o.state) for k, o in outputs.items())
-          ),
-          hparams=state.hparams,
-          round_num=round_num,
-        )
-      ),
-      client_states=work.client_state,
-      metrics=tff.federated_zip(
-        OrderedDict(
-          client_work=OrderedDict(train=tff.federated_map(finish_metrics, totals)),
-          aggregator=tff.federated_zip(
-            OrderedDict((k, o.measurements) for k, o in outputs.items())
-          ),
-        )
-      ),
-    )
+  return finish_metrics
 
-  @tff.tensorflow.computation(state_type.member)
-  def get_model_weights(state):
-    return tff.learning.models.ModelWeights(state.variables.model, ())
 
-  @tff.tensorflow.computation(state_type.member, get_model_weights.type_signature.result)
-  def set_model_weights(state, weights):
-    return state._replace(
-      variables=state.variables._replace(model=tuple(weights.trainable))
-    )
+class _RememberingClient(NamedTuple):
+  """The state of a client whose aggregators remember its uploads."""
 
-  @tff.tensorflow.computation(state_type.member)
-  def get_hparams(state):
-    return state.hparams
+  own: Any
+  memory: Any
 
-  @tff.tensorflow.computation(state_type.member, hparams_type)
-  def set_hparams(state, values):
-    return state._replace(hparams=values)
 
-  return StatefulProcess(
-    initialize,
-    initialize_client,
-    next_fn,
-    get_model_weights,
-    set_model_weights,
-    get_hparams,
-    set_hparams,
+def _contribute(factories, result: ClientResult, received, memory) -> ClientResult:
+  """Replaces the parts of a message that clients remember by their contributions."""
+  message, new_memory = OrderedDict(result.message), OrderedDict(memory)
+  for part in message:
+    if part in factories:
+      value = tf.nest.map_structure(tf.add, received["parts"][part], message[part])
+      message[part], new_memory[part] = factories[part].contribute(
+        value, result.weight[part], memory[part], received["round_num"]
+      )
+  return result._replace(
+    message=message, client_state=_RememberingClient(result.client_state, new_memory)
   )
 
 
@@ -275,12 +464,20 @@ def _drop_non_finite(
     num_accepted=one,
     num_dropped=1 - one,
   )
+  # A part's name goes along inside it, so that it can be read from what crosses.
+  message = OrderedDict((k, _named(k, v)) for k, v in result.message.items())
   return _ClientWorkOutput(
-    message=keep_or_zero(OrderedDict(result.message)),
+    message=keep_or_zero(message),
     weight=keep_or_zero(OrderedDict(result.weight)),
     client_state=keep(result.client_state, old_client_state),
     totals=OrderedDict(averages=keep_or_zero(OrderedDict(result.metrics)), counts=counts),
   )
+
+
+def _named(part: str, value: Any) -> OrderedDict[str, Any]:
+  if isinstance(value, Contribution):
+    return OrderedDict([(part, value.value), ("weight", value.weight)])
+  return OrderedDict([(part, value)])
 
 
 def _ratio(total: tf.Tensor, count: tf.Tensor) -> tf.Tensor:

@@ -12,12 +12,15 @@ is handed (`ClientInput`) and M the metrics:
 - `set_model_weights`: `(<S, ModelWeights> -> S)`
 - `get_hparams`: `(S -> OrderedDict)`, `set_hparams`: `(<S, OrderedDict> -> S)`
 
-C is the empty structure for an algorithm whose clients keep nothing.
+C is the empty structure for an algorithm whose clients keep nothing. Types are static, so
+rounds of different shape (in what travels) are several `next`s over the same S and C,
+chosen by a pure function of the number of rounds done.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Optional
 
 import tensorflow_federated as tff
 
@@ -48,16 +51,22 @@ class StatefulProcess(tff.templates.IterativeProcess):
     self,
     initialize_fn: tff.Computation,
     initialize_client_fn: tff.Computation,
-    next_fn: tff.Computation,
+    next_fns: Mapping[str, tff.Computation],
     get_model_weights: tff.Computation,
     set_model_weights: tff.Computation,
     get_hparams: tff.Computation,
     set_hparams: tff.Computation,
+    *,
+    kind_of_round: Optional[Callable[[int], str]] = None,
   ):
     """Checks all types and keeps the computations.
 
+    `next_fns` are the `next` of each kind of round by name; `next` itself is the last.
+    Where there are several, `kind_of_round` says which, by the number of rounds done.
+
     Raises:
       ProcessTypeError: A computation has another type than the module's docstring says.
+      ValueError: There are several kinds of rounds, but no `kind_of_round`.
     """
     state_type = initialize_fn.type_signature.result
     for name, computation in (
@@ -77,7 +86,12 @@ class StatefulProcess(tff.templates.IterativeProcess):
       "initialize_client must return an unplaced structure",
       client_type,
     )
-    _check_next(next_fn.type_signature, state_type, client_type)
+    if kind_of_round is None and len(next_fns) != 1:
+      raise ValueError(
+        f"Of {len(next_fns)} kinds of rounds, say by kind_of_round which is next."
+      )
+    for next_fn in next_fns.values():
+      _check_next(next_fn.type_signature, state_type, client_type)
     state = state_type.member
     weights = _check_getter(get_model_weights, "get_model_weights", state)
     _require(
@@ -93,7 +107,8 @@ class StatefulProcess(tff.templates.IterativeProcess):
       hparams,
     )
     _check_setter(set_hparams, "set_hparams", state, hparams)
-    super().__init__(initialize_fn, next_fn, next_is_multi_arg=True)
+    super().__init__(initialize_fn, [*next_fns.values()][-1], next_is_multi_arg=True)
+    self._next_fns, self._kind_of_round = dict(next_fns), kind_of_round
     self._initialize_client = initialize_client_fn
     self._get_model_weights = get_model_weights
     self._set_model_weights = set_model_weights
@@ -104,6 +119,12 @@ class StatefulProcess(tff.templates.IterativeProcess):
   def initialize_client(self) -> tff.Computation:
     """`( -> C)`: the state of a client never seen before."""
     return self._initialize_client
+
+  def next_of(self, rounds_done: int) -> tff.Computation:
+    """The `next` of the round after so many rounds."""
+    if self._kind_of_round is None:
+      return self.next
+    return self._next_fns[self._kind_of_round(rounds_done)]
 
   @property
   def get_model_weights(self) -> tff.Computation:

@@ -59,18 +59,23 @@ def as_learning_process(
   )
 
 
-def on_device_next(process: StatefulProcess) -> tff.Computation:
+def on_device_next(process: StatefulProcess, rounds_done: int = 0) -> tff.Computation:
   """A round for clients that keep their own state, as deployments have it.
 
   `(<S@SERVER, {<state=C, data=D>}@CLIENTS> -> <S@SERVER, M@SERVER>)`, which compiles to
   TFF's MapReduceForm and DistributeAggregateForm.
+
+  Args:
+    process: The process.
+    rounds_done: Chooses among a process's kinds of rounds, where it has several.
   """
-  state_type, client_type, input_type = process.next.type_signature.parameter
+  round_fn = process.next_of(rounds_done)
+  state_type, client_type, input_type = round_fn.type_signature.parameter
   brought = OnDeviceInput(client_type.member, input_type.member)
 
   @tff.federated_computation(state_type, tff.FederatedType(brought, tff.CLIENTS))
   def next_fn(state, clients):
-    output = process.next(state, clients.state, clients.data)
+    output = round_fn(state, clients.state, clients.data)
     return output.state, output.metrics
 
   return next_fn
@@ -115,7 +120,7 @@ def from_learning_process(
   return StatefulProcess(
     process.initialize,
     initialize_client,
-    next_fn,
+    {"": next_fn},
     process.get_model_weights,
     process.set_model_weights,
     process.get_hparams,

@@ -1,0 +1,133 @@
+"""Temporally weighted aggregation: all clients' last models, older ones counting less.
+
+Chen, Sun, Jin: "Communication-Efficient Federated Deep Learning with Layerwise
+Asynchronous Model Update and Temporally Weighted Aggregation", IEEE TNNLS 2020, Eq. (1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from typing import Any, Optional
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.aggregators.client_memory import ClientMemoryFactory, Contribution
+from tff_algos.models.functional import Weights
+
+
+class TemporalWeightingFactory(ClientMemoryFactory):
+  """x = sum_k n_k a^(t_k - t) w_k / sum_k n_k a^(t_k - t) over all K clients.
+
+  t_k is the round of client k's last upload w_k; at the start every client holds x^0 of
+  time 0. The sums are kept without K models on the server [derived]: in round t
+
+      P <- P / a + sum_{k in S} (n_k w_k - n_k a^(t_k - t) w_k_old)
+
+  and the same without the weights for the denominator, where w_k_old and t_k are the
+  client's memory. This is a plain sum over the round's clients, so secure aggregation can
+  make it. a = 1 counts all uploads alike. The printed Eq. (1) divides by sum_k n_k, which
+  lets the model shrink each round; hence `normalize` [recalled: public implementations].
+
+  A client's n_k must not change between rounds.
+  """
+
+  def __init__(
+    self,
+    initial: Weights,
+    *,
+    total_weight: float,
+    base: float = math.e / 2,
+    normalize: bool = True,
+    sum_factory: Optional[tff.aggregators.UnweightedAggregationFactory] = None,
+  ):
+    """Makes the factory.
+
+    Args:
+      initial: x^0, the part's first values: float32 arrays.
+      total_weight: sum_k n_k over all K clients, in what the algorithm weighs clients by:
+        examples, or the number of clients where all count the same.
+      base: a >= 1.
+      normalize: Whether to divide by the sum of the weights, not by `total_weight`.
+      sum_factory: What sums the contributions; default: `tff.aggregators.SumFactory`.
+
+    Raises:
+      ValueError: `base` or `total_weight` is out of range.
+    """
+    if not 1 <= base < math.inf:
+      raise ValueError(f"base must be finite and at least 1; found {base}.")
+    if not total_weight > 0:
+      raise ValueError(f"total_weight must be positive; found {total_weight}.")
+    self._initial = tuple(initial)
+    self._total_weight = float(total_weight)
+    self._base = float(base)
+    self._normalize = normalize
+    self._sum_factory = sum_factory or tff.aggregators.SumFactory()
+
+  def initialize_client(self) -> Any:
+    """x^0, uploaded in round 0."""
+    return OrderedDict(value=self._initial_tensors(), round_num=tf.constant(0))
+
+  def contribute(
+    self, value: Weights, weight: tf.Tensor, memory: Any, round_num: tf.Tensor
+  ) -> tuple[Contribution, Any]:
+    """n_k w_k - n_k a^(t_k - t) w_k_old, and n_k - n_k a^(t_k - t)."""
+    age = tf.cast(round_num - memory["round_num"], tf.float32)
+    old_weight = weight * self._base**-age
+    numerator = tuple(
+      weight * new - old_weight * old for new, old in zip(value, memory["value"])
+    )
+    memory = OrderedDict(value=value, round_num=round_num)
+    return Contribution(numerator, weight - old_weight), memory
+
+  def skip_round(self, state: Any) -> Any:
+    """All uploads get one round older."""
+    aged = tf.nest.map_structure(lambda v: v / self._base, state["sums"])
+    return OrderedDict(sums=aged, sum=state["sum"])
+
+  def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
+    """The process over contributions; its result is x, without their weight."""
+    sum_process = self._sum_factory.create(value_type)
+
+    @tff.tensorflow.computation
+    def initial_sums():
+      value = tuple(self._total_weight * w for w in self._initial_tensors())
+      return Contribution(value, tf.constant(self._total_weight))
+
+    sums_type = initial_sums.type_signature.result
+
+    @tff.federated_computation
+    def initialize():
+      sums = tff.federated_eval(initial_sums, tff.SERVER)
+      return tff.federated_zip(OrderedDict(sums=sums, sum=sum_process.initialize()))
+
+    @tff.tensorflow.computation(sums_type, value_type)
+    def add(sums, summed):
+      value, weight = summed.values() if isinstance(summed, dict) else summed
+      return Contribution(
+        tuple(p / self._base + c for p, c in zip(sums.value, value)),
+        sums.weight / self._base + weight,
+      )
+
+    @tff.tensorflow.computation(sums_type)
+    def divide(sums):
+      weight = sums.weight if self._normalize else self._total_weight
+      return tuple(p / weight for p in sums.value)
+
+    @tff.federated_computation(
+      initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
+    )
+    def next_fn(state, contributions):
+      summed = sum_process.next(state["sum"], contributions)
+      sums = tff.federated_map(add, (state["sums"], summed.result))
+      return tff.templates.MeasuredProcessOutput(
+        tff.federated_zip(OrderedDict(sums=sums, sum=summed.state)),
+        tff.federated_map(divide, sums),
+        summed.measurements,
+      )
+
+    return tff.templates.AggregationProcess(initialize, next_fn)
+
+  def _initial_tensors(self) -> Weights:
+    return tuple(tf.constant(w) for w in self._initial)

@@ -1,0 +1,61 @@
+"""Baselines whose local gradients are private: SGD, FedAvg, FedProx, FedCurv by DP-SGD.
+
+Xu et al. (FedReg), ICLR 2022, Table 4. They are the algorithms themselves with
+hyper-parameters that ask for `privacy.dp_sgd_step`; a term that depends on no example,
+such as FedProx's, is added after the noise. `privacy.accounting` gives epsilon.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tff_algos.algorithms import fed_avg, fed_curv, fed_prox, fed_sgd
+from tff_algos.models.functional import Model
+from tff_algos.privacy.dp_sgd_step import DpSgd
+from tff_algos.templates.stateful_process import StatefulProcess
+
+
+@dataclasses.dataclass(frozen=True)
+class DpSgdHparams(fed_sgd.SgdHparams, DpSgd):
+  """Hyper-parameters of SGD on all of a client's examples, by DP-SGD."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FedAvgDpSgdHparams(fed_avg.FedAvgHparams, DpSgd):
+  """Hyper-parameters of FedAvg by DP-SGD."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FedProxDpSgdHparams(fed_prox.FedProxHparams, DpSgd):
+  """Hyper-parameters of FedProx by DP-SGD."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FedCurvDpSgdHparams(fed_curv.FedCurvHparams, DpSgd):
+  """Hyper-parameters of FedCurv by DP-SGD; the Fisher information is private too."""
+
+
+def build_dp_sgd(model: Model, hparams: DpSgdHparams = DpSgdHparams()) -> StatefulProcess:
+  """Builds `build_fed_sgd` with a private gradient of each client."""
+  return fed_sgd.build_fed_sgd(model, hparams)
+
+
+def build_fed_avg_dp_sgd(
+  model: Model, hparams: FedAvgDpSgdHparams = FedAvgDpSgdHparams()
+) -> StatefulProcess:
+  """Builds `build_fed_avg` with private gradients in its local steps."""
+  return fed_avg.build_fed_avg(model, hparams)
+
+
+def build_fed_prox_dp_sgd(
+  model: Model, hparams: FedProxDpSgdHparams = FedProxDpSgdHparams()
+) -> StatefulProcess:
+  """Builds `build_fed_prox` with private gradients in its local steps."""
+  return fed_prox.build_fed_prox(model, hparams)
+
+
+def build_fed_curv_dp_sgd(
+  model: Model, hparams: FedCurvDpSgdHparams = FedCurvDpSgdHparams()
+) -> StatefulProcess:
+  """Builds `build_fed_curv` with private gradients and Fisher information."""
+  return fed_curv.build_fed_curv(model, hparams)

@@ -1,0 +1,276 @@
+"""FedAgg: a learning rate for each local epoch from mean-field estimates.
+
+"Federated Learning with Aggregated Gradients" (FedAgg), Eqs. (5) to (12), (18) to (22),
+Algorithms 1 and 2. What the paper leaves open is an option here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from typing import Any, NamedTuple, Optional
+
+import tensorflow as tf
+
+from tff_algos import hyper_parameters
+from tff_algos.client_work import gradients, local_training, tree_math
+from tff_algos.client_work.model_update import model_update
+from tff_algos.hyper_parameters import PlainSgd, hparam
+from tff_algos.models.functional import Model, Weights
+from tff_algos.templates import composer
+from tff_algos.templates.stateful_process import StatefulProcess
+
+
+@dataclasses.dataclass(frozen=True)
+class FedAggHparams(PlainSgd):
+  """Hyper-parameters of FedAgg; `epochs` is L, `learning_rate` is eta_ref."""
+
+  epochs: int = hparam(
+    3,
+    "Passes over the client's examples in one round (L), each with its learning rate.",
+    source="paper, Section VII (3)",
+    low=1,
+    high=100,
+  )
+  alpha: float = hparam(
+    0.1,
+    "Weight of the learning rates in a client's objective; 1 - alpha is that of its "
+    "distance from the clients' mean.",
+    source="paper, Section VII (0.1)",
+    low=0,
+    high=1,
+    open_low=True,
+    tunable=True,
+  )
+  rule: str = hparam(
+    "anchored",
+    "What keeps the learning rates in place: anchored, their distance from "
+    "learning_rate; literal, their size, as printed, by which they fall to 0.",
+    source="paper, Eq. (6) (literal); derived (anchored)",
+    choices=("anchored", "literal"),
+  )
+  estimates: str = hparam(
+    "previous_round",
+    "Where the mean-field terms come from: previous_round; or fixed_point, passes of all "
+    "the round's clients before its training, each as dear as the training.",
+    source="paper, Algorithm 1 (fixed_point); convention (previous_round)",
+    choices=("previous_round", "fixed_point"),
+  )
+  passes: int = hparam(
+    2,
+    "Passes of the fixed_point estimates in a round (J).",
+    source="convention",
+    low=1,
+    high=20,
+  )
+  direction: str = hparam(
+    "aggregated",
+    "Along what a local step goes: aggregated, the mean-field gradient of its epoch; or "
+    "local, the client's own gradient.",
+    source="paper, Eq. (5) (aggregated) and Eq. (2) (local)",
+    choices=("aggregated", "local"),
+  )
+  planned_steps: str = hparam(
+    "one",
+    "How many steps of an epoch the rates are planned for: one, as Eq. (7) has it; or "
+    "all, as many as there are mini-batches.",
+    source="paper, Eq. (7) (one); derived (all)",
+    choices=("one", "all"),
+  )
+  epoch_gradient: str = hparam(
+    "mean",
+    "A client's gradient of an epoch: the mean of its mini-batches' gradients as they "
+    "are met; or full, that of all examples at the epoch's start.",
+    source="convention",
+    choices=("mean", "full"),
+  )
+  max_learning_rate: float = hparam(
+    0.1,
+    "The largest learning rate of an epoch (eta_max); the smallest is 0.",
+    source="convention",
+    low=0,
+    open_low=True,
+    tunable=True,
+  )
+  client_weighting: str = hparam(
+    "examples",
+    "What a client's model counts for (theta_i): its number of examples, or the same.",
+    source="paper, Eq. (3) (examples)",
+    choices=("examples", "uniform"),
+  )
+
+
+class _MeanField(NamedTuple):
+  """Estimates for a round, one entry for each epoch; parts of what is sent.
+
+  Attributes:
+    is_known: Whether there are any; a client without trains by plain SGD.
+    phi1: phi1(l), l = 0..L-1, the mean gradient of each epoch.
+    phi2: phi2(r) - x, r = 1..L, how far the mean model is from the round's start.
+  """
+
+  is_known: Any
+  phi1: tuple
+  phi2: tuple
+
+
+def learning_rates(
+  steps: tuple[Weights, ...], drifts: tuple[Weights, ...], h: FedAggHparams
+) -> tf.Tensor:
+  """The L learning rates that minimise a client's objective [derived].
+
+  eta_l = eta_ref + ((1 - alpha) / alpha) <p_l, sum_{r>l} (w_r - phi2(r))> with
+  w_r = x - sum_{m<r} eta_m p_m, which is the linear system
+  (alpha I + (1 - alpha) G) eta = alpha eta_ref + (1 - alpha) c, where
+  G_lm = (L - max(l, m)) <p_l, p_m> and c_l = -<p_l, sum_{r>l} (phi2(r) - x)>. Then cut to
+  0..`max_learning_rate`. eta_ref is `learning_rate`, or 0 by the literal rule.
+
+  Args:
+    steps: p_l, by what a learning rate of 1 moves a client in epoch l.
+    drifts: phi2(r) - x, r = 1..L.
+    h: The hyper-parameters.
+  """
+  count = len(steps)
+  later = [drifts[-1]]
+  for drift in reversed(drifts[:-1]):
+    later.insert(0, tree_math.add(later[0], drift))
+  products = [[tree_math.dot(p, q) for q in steps] for p in steps]
+  remaining = [[count - max(k, m) for m in range(count)] for k in range(count)]
+  g = tf.stack([tf.stack(row) for row in products]) * tf.constant(remaining, tf.float32)
+  c = -tf.stack([tree_math.dot(p, d) for p, d in zip(steps, later)])
+  anchor = h.alpha * h.learning_rate if h.rule == "anchored" else 0.0
+  system = h.alpha * tf.eye(count) + (1 - h.alpha) * g
+  rates = tf.linalg.solve(system, (anchor + (1 - h.alpha) * c)[:, tf.newaxis])[:, 0]
+  return tf.clip_by_value(rates, 0.0, h.max_learning_rate)
+
+
+def build_fed_agg(
+  model: Model,
+  hparams: FedAggHparams = FedAggHparams(),
+  *,
+  model_aggregator: Optional[composer.AggregationFactory] = None,
+) -> StatefulProcess:
+  """Builds FedAgg.
+
+  The server averages, beside the models, each epoch's gradients (phi1) and the models at
+  the epochs' ends (phi2); from these a client works out its learning rates
+  (`learning_rates`) and, where `direction` is aggregated, steps along phi1. phi2 is kept
+  as a distance from the start of its round, so that it suits the next round's start
+  [convention].
+
+  By the literal rule all learning rates are 0 at the fixed point, because
+  sum_i theta_i eta_i = 0 there and none is negative [derived]: with many passes, or in
+  the long run, such a run stands still.
+
+  Args:
+    model: The model to train.
+    hparams: The hyper-parameters.
+    model_aggregator: Replaces the weighted mean of the updates.
+  """
+  num_epochs = hparams.epochs
+  from_previous = hparams.estimates == "previous_round"
+
+  def nothing_known():
+    zeros = tree_math.zeros_like(model.initial_weights)
+    return _MeanField(tf.constant(False), (zeros,) * num_epochs, (zeros,) * num_epochs)
+
+  def distribute(variables):
+    parts = OrderedDict(model=variables.model)
+    if from_previous:
+      parts.update(variables.extra._asdict())
+    return parts
+
+  def planned_rates(field, examples, h):
+    steps = field.phi1
+    if h.planned_steps == "all":
+      count = tf.cast(local_training.steps_of_epoch(examples, h), tf.float32)
+      steps = tuple(tuple(count * p for p in phi1) for phi1 in steps)
+    return tf.where(field.is_known, learning_rates(steps, field.phi2, h), h.learning_rate)
+
+  def train(received, examples, seed, h):
+    """One round's training: its result, and the client's own phi1 and phi2."""
+    start = tuple(received["model"])
+    field = None
+    if "phi1" in received:
+      is_known = received.get("is_known", tf.constant(True))
+      field = _MeanField(is_known, received["phi1"], received["phi2"])
+      rates = planned_rates(field, examples, h)
+
+    def run_epoch(epoch, weights):
+      def record(gradient, weights, total):
+        total = tree_math.add(total, gradient)
+        if field is None or h.direction == "local":
+          return gradient, total
+        shared = zip(field.phi1[epoch], gradient)
+        return tuple(tf.where(field.is_known, p, g) for p, g in shared), total
+
+      rate = h.learning_rate if field is None else rates[epoch]
+      return local_training.train(
+        model,
+        weights,
+        examples,
+        hyper_parameters.with_values(h, {"learning_rate": rate}),
+        seed,
+        adjust_gradient=record,
+        carry=tree_math.zeros_like(start),
+        only_epoch=epoch,
+      )
+
+    weights, results, phi1 = start, [], []
+    for epoch in range(num_epochs):
+      results.append(run_epoch(epoch, weights))
+      if h.epoch_gradient == "full":
+        phi1.append(gradients.full_gradient(model, weights, examples, seed)[0])
+      else:
+        phi1.append(tuple(g / results[-1].num_steps for g in results[-1].carry))
+      weights = results[-1].weights
+    whole = results[-1]._replace(
+      loss=tf.add_n([r.loss for r in results]),
+      num_seen=tf.add_n([r.num_seen for r in results]),
+    )
+    phi2 = tuple(tree_math.subtract(r.weights, start) for r in results)
+    return whole, tuple(phi1), phi2
+
+  def build_client_update(*, is_estimate: bool):
+    def client_update(received, client_state, examples, seed, h):
+      result, phi1, phi2 = train(received, examples, seed, h)
+      update = model_update(
+        h.client_weighting, received["model"], result, examples, client_state
+      )
+      if is_estimate:
+        parts = dict(phi1=phi1, phi2=phi2)
+      elif from_previous:
+        # The last of phi2 is what the model's update says too.
+        parts = dict(update.message, phi1=phi1, phi2=phi2[:-1])
+      else:
+        return update
+      sent = OrderedDict((name, part) for name, part in parts.items() if part)
+      weight = dict.fromkeys(sent, update.weight["model"])
+      return update._replace(message=sent, weight=weight)
+
+    return client_update
+
+  def server_update(variables, aggregate, num_clients, h):
+    del num_clients, h
+    extra, change = variables.extra, aggregate["model"]
+    if from_previous:
+      phi2 = (*aggregate.get("phi2", ()), change)
+      extra = _MeanField(tf.constant(True), aggregate["phi1"], phi2)
+    return composer.ServerVariables(tree_math.add(variables.model, change), extra)
+
+  client_update = build_client_update(is_estimate=False)
+  estimation = None
+  if not from_previous:
+    estimate = build_client_update(is_estimate=True)
+    estimation = composer.Estimation(estimate, hparams.passes)
+  return composer.compose_process(
+    model,
+    hparams,
+    rounds=composer.Round(client_update, server_update, distribute, estimation),
+    aggregators=OrderedDict(
+      model=model_aggregator or composer.mean(),
+      phi1=composer.mean(),
+      phi2=composer.mean(),
+    ),
+    init_server=nothing_known if from_previous else lambda: (),
+  )

@@ -1,0 +1,110 @@
+"""FedDyn: dynamic regularization, which lines up local and global optima.
+
+Acar, Zhao, Navarro, Mattina, Whatmough, Saligrama: "Federated Learning Based on Dynamic
+Regularization", ICLR 2021, in the form of its authors' code.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from typing import Optional
+
+import tensorflow as tf
+
+from tff_algos.client_work import local_training, tree_math
+from tff_algos.client_work.model_update import model_update
+from tff_algos.hyper_parameters import LocalSgd, hparam
+from tff_algos.models.functional import Model
+from tff_algos.privacy.dp_sgd_step import clip
+from tff_algos.templates import composer
+from tff_algos.templates.stateful_process import StatefulProcess
+
+
+@dataclasses.dataclass(frozen=True)
+class FedDynHparams(LocalSgd):
+  """Hyper-parameters of FedDyn."""
+
+  alpha: float = hparam(
+    0.01,
+    "Strength of the dynamic regularizer.",
+    source="paper, FedAgg Section VII (0.01)",
+    low=0,
+    tunable=True,
+  )
+  max_gradient_norm: float = hparam(
+    0.0,
+    "Largest norm of a local step's gradient, regularizer included; 0 for no limit.",
+    source="convention; the authors' code uses 10",
+    low=0,
+  )
+
+
+def build_fed_dyn(
+  model: Model,
+  hparams: FedDynHparams = FedDynHparams(),
+  *,
+  num_clients: int,
+  num_examples: int,
+  model_aggregator: Optional[composer.AggregationFactory] = None,
+) -> StatefulProcess:
+  """Builds FedDyn [code, the authors'].
+
+  Client i keeps l_i, 0 at first, and steps along g(w) + a_i (l_i + w - x), where
+  a_i = alpha / (n_i N / n); then l_i += w_i - x. The server takes
+  x <- mean_S(w_i) + h, with h = mean over all N clients of l_i. As l_i changes by what
+  the client sends, w_i - x, the server keeps h up by |S|/N mean_S(w_i - x) [derived].
+
+  Args:
+    model: The model to train.
+    hparams: The hyper-parameters.
+    num_clients: N, the number of all clients, taking part in a round or not.
+    num_examples: n, the examples of all clients together.
+    model_aggregator: Replaces the mean of the updates.
+
+  Raises:
+    ValueError: `num_clients` or `num_examples` is not positive.
+  """
+  if num_clients < 1 or num_examples < 1:
+    raise ValueError(
+      "num_clients and num_examples must be at least 1; found "
+      f"{num_clients} and {num_examples}."
+    )
+
+  def zeros():
+    return tree_math.zeros_like(model.initial_weights)
+
+  def client_update(received, dual, examples, seed, h):
+    start = received["model"]
+    share = tf.cast(tf.shape(examples.y)[0], tf.float32) * num_clients / num_examples
+    strength = h.alpha / share
+    fixed = tree_math.subtract(dual, start)
+
+    def regularize(gradient, weights, carry):
+      pull = tree_math.add(weights, fixed)
+      gradient = tree_math.add_scaled(gradient, strength, pull)
+      if h.max_gradient_norm:
+        gradient = clip(gradient, h.max_gradient_norm)
+      return gradient, carry
+
+    result = local_training.train(
+      model, start, examples, h, seed, adjust_gradient=regularize
+    )
+    renewed = tree_math.add(dual, tree_math.subtract(result.weights, start))
+    return model_update("uniform", start, result, examples, renewed)
+
+  def server_update(variables, aggregate, num_sampled, h):
+    del h
+    change = aggregate["model"]
+    mean_dual = tree_math.add_scaled(variables.extra, num_sampled / num_clients, change)
+    mean_model = tree_math.add(variables.model, change)
+    return composer.ServerVariables(tree_math.add(mean_model, mean_dual), mean_dual)
+
+  return composer.compose_process(
+    model,
+    hparams,
+    rounds=composer.Round(client_update, server_update),
+    aggregators=OrderedDict(model=model_aggregator or composer.mean()),
+    init_server=zeros,
+    init_client=zeros,
+  )

@@ -1,0 +1,304 @@
+"""FedReg: pseudo data keep the local model from forgetting what the global one knows.
+
+Xu, Hong, Huang, Jiang: "Acceleration of Federated Learning with Alleviated Forgetting in
+Local Training", ICLR 2022, Eqs. (2) to (7), Section 3.3 and Algorithm D.1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from typing import NamedTuple, Optional
+
+import tensorflow as tf
+
+from tff_algos.algorithms import fed_avg
+from tff_algos.client_data import Examples
+from tff_algos.client_work import gradients, local_training, tree_math
+from tff_algos.client_work.model_update import model_update
+from tff_algos.hyper_parameters import PlainSgd, hparam
+from tff_algos.models.functional import Model, Weights
+from tff_algos.templates import composer
+from tff_algos.templates.stateful_process import StatefulProcess
+
+# Examples whose pseudo and perturbed data are made at once: many more than a mini-batch,
+# because each example's are made by itself and large batches cost less.
+_CHUNK = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class FedRegHparams(PlainSgd):
+  """Hyper-parameters of FedReg."""
+
+  server_learning_rate: float = hparam(
+    1.0,
+    "How far the server moves to the clients' mean; 1 takes the mean itself.",
+    source="paper, Algorithm D.1 (1)",
+    low=0,
+    open_low=True,
+    tunable=True,
+  )
+  gamma: float = hparam(
+    0.4,
+    "Where the local gradient is taken: gamma w + (1 - gamma) x.",
+    source="paper, Appendix B.2 (0.4 on MNIST, two classes)",
+    low=0,
+    high=1,
+    tunable=True,
+  )
+  pseudo_step: float = hparam(
+    0.2,
+    "Length of one signed step towards pseudo data, in units of the model's input "
+    "(eta_s).",
+    source="paper, Appendix B.2 (0.2 on MNIST)",
+    low=0,
+    tunable=True,
+  )
+  perturbation_ratio: float = hparam(
+    0.01,
+    "Length of a signed step of the perturbed data, over that of the pseudo data.",
+    source="paper, Section 3.1 (eta_p = 0.01 eta_s)",
+    low=0,
+    tunable=True,
+  )
+  pseudo_steps: int = hparam(
+    10,
+    "Signed steps to pseudo data (E); 0 makes none, and local training is plain SGD at "
+    "gamma.",
+    source="paper, Section 3.1 (10)",
+    low=0,
+    high=1000,
+  )
+  clip_range: str = hparam(
+    "batch",
+    "Whether pseudo data stay between the smallest and the largest input of their "
+    "mini-batch after each step: batch; or are not limited: none.",
+    source="convention, the authors' code (batch); the paper does not say",
+    choices=("batch", "none"),
+  )
+  client_weighting: str = hparam(
+    "uniform",
+    "What a client's model counts for: the same for all, or its number of examples.",
+    source="paper, Algorithm D.1 (uniform)",
+    choices=("uniform", "examples"),
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class FedRegMgHparams(FedRegHparams):
+  """Hyper-parameters of FedReg with modified gradients."""
+
+
+class _PseudoData(NamedTuple):
+  """Of all of a client's examples, in their order; inputs are preprocessed.
+
+  Attributes:
+    x: Pseudo inputs (n, ...).
+    targets: The received model's predictions for them, as targets (n, C).
+    perturbed_x: Perturbed inputs (n, ...); their labels are the examples' own.
+  """
+
+  x: tf.Tensor
+  targets: tf.Tensor
+  perturbed_x: tf.Tensor
+
+  def rows(self, rows: tf.Tensor) -> _PseudoData:
+    return _PseudoData(*(tf.gather(v, rows) for v in self))
+
+
+def make_pseudo_data(
+  model: Model, start: Weights, examples: Examples, seed: tf.Tensor, h: FedRegHparams
+) -> _PseudoData:
+  """Pseudo data by `pseudo_steps` signed steps up the received model's loss [paper].
+
+  x_j = x_(j-1) + eta sign(grad_x L(x_(j-1), y)), with eta = `pseudo_step` for the pseudo
+  and `perturbation_ratio` times that for the perturbed data, and the model in inference
+  mode. The mini-batches whose ranges limit them are those of the first epoch
+  [convention].
+  """
+  assert model.soft_targets is not None  # `_build` has checked it.
+  soft_targets, n = model.soft_targets, tf.shape(examples.y)[0]
+  x = model.preprocess(examples.x)
+  low, high = _ranges(x, local_training.batch_order(seed, n, h.epochs)[0], h)
+  steps = tf.stack([h.pseudo_step, h.pseudo_step * h.perturbation_ratio])
+  ones = [1] * (x.shape.rank - 1)
+
+  def predict(inputs):
+    return model.predict(start, inputs, False, seed)
+
+  def body(first, pseudo, targets, perturbed):
+    here = slice(first, first + _CHUNK)
+    y, size = examples.y[here], tf.shape(examples.y[here])[0]
+
+    # Both kinds in one batch: first the pseudo, then the perturbed data.
+    def twice(v):
+      return tf.concat([v, v], axis=0)
+
+    labels, lowest, highest = twice(y), twice(low[here]), twice(high[here])
+    length = tf.reshape(tf.repeat(steps, size), [-1, *ones])
+    v = twice(x[here])
+    for _ in range(h.pseudo_steps):
+      with tf.GradientTape() as tape:
+        tape.watch(v)
+        loss = tf.reduce_sum(model.example_losses(labels, predict(v)))
+      v = v + length * tf.sign(tape.gradient(loss, v))
+      if h.clip_range == "batch":
+        v = tf.clip_by_value(v, lowest, highest)
+    chunk = first // _CHUNK
+    return (
+      first + _CHUNK,
+      pseudo.write(chunk, v[:size]),
+      targets.write(chunk, soft_targets.of(predict(v[:size]))),
+      perturbed.write(chunk, v[size:]),
+    )
+
+  def empty():
+    return tf.TensorArray(tf.float32, size=(n + _CHUNK - 1) // _CHUNK, infer_shape=False)
+
+  _, *made = tf.while_loop(
+    lambda first, *_: first < n,
+    body,
+    (tf.constant(0), empty(), empty(), empty()),
+    parallel_iterations=1,
+  )
+  pseudo, targets, perturbed = (array.concat() for array in made)
+  # An array of chunks does not know its elements' shape.
+  pseudo, perturbed = (tf.ensure_shape(v, x.shape) for v in (pseudo, perturbed))
+  return _PseudoData(pseudo, targets, perturbed)
+
+
+def _ranges(x: tf.Tensor, order: tf.Tensor, h: FedRegHparams):
+  """Smallest and largest input of each example's mini-batch, both (n, 1, ...)."""
+  n = tf.shape(x)[0]
+  place = tf.argsort(order)
+  batch = place // (n if h.batch_size is None else h.batch_size)
+  axes = list(range(1, x.shape.rank))
+  count = tf.reduce_max(batch) + 1
+  low = tf.math.unsorted_segment_min(tf.reduce_min(x, axes, keepdims=True), batch, count)
+  high = tf.math.unsorted_segment_max(tf.reduce_max(x, axes, keepdims=True), batch, count)
+  return tf.gather(low, batch), tf.gather(high, batch)
+
+
+def remove_component(gradient: Weights, direction: Weights) -> Weights:
+  """The gradient without its part along `direction`: g - <g, d>/<d, d> d [paper]."""
+  along = tf.math.divide_no_nan(
+    tree_math.dot(gradient, direction), tree_math.dot(direction, direction)
+  )
+  return tree_math.add_scaled(gradient, -along, direction)
+
+
+def regularize(drift: Weights, pseudo: Weights, perturbed: Weights):
+  """How far to go back along the two gradients: w_s and w_p, float32 scalars [paper].
+
+  w_s = max(<u, g_s> / <g_s, g_s>, 0) and w_p = max(<u - w_s g_s, g_p> / <g_p, g_p>, 0)
+  for the drift u = w - x; 0 where a gradient is 0.
+  """
+  along = tf.math.divide_no_nan(
+    tree_math.dot(drift, pseudo), tree_math.dot(pseudo, pseudo)
+  )
+  w_s = tf.maximum(along, 0.0)
+  left = tree_math.dot(drift, perturbed) - w_s * tree_math.dot(pseudo, perturbed)
+  along = tf.math.divide_no_nan(left, tree_math.dot(perturbed, perturbed))
+  return w_s, tf.maximum(along, 0.0)
+
+
+def build_fed_reg(
+  model: Model,
+  hparams: FedRegHparams = FedRegHparams(),
+  *,
+  model_aggregator: Optional[composer.AggregationFactory] = None,
+) -> StatefulProcess:
+  """Builds FedReg [paper].
+
+  Each client makes pseudo and perturbed data once a round. A local step is
+  w <- w - eta g, with g the gradient at gamma w + (1 - gamma) x; then
+  w <- w - w_s g_s - w_p g_p, where g_s and g_p are the gradients on the batch's pseudo
+  and perturbed data at (w + x) / 2 and `regularize` gives the weights. No momentum.
+
+  Args:
+    model: The model to train; it must have `soft_targets`.
+    hparams: The hyper-parameters.
+    model_aggregator: Replaces the mean of the updates.
+
+  Raises:
+    ValueError: The model has no `soft_targets`.
+  """
+  return _build(model, hparams, model_aggregator, modified_gradient=False)
+
+
+def build_fed_reg_mg(
+  model: Model,
+  hparams: FedRegMgHparams = FedRegMgHparams(),
+  *,
+  model_aggregator: Optional[composer.AggregationFactory] = None,
+) -> StatefulProcess:
+  """Builds FedReg with modified gradients, which hide the examples [paper, Section 3.3].
+
+  From each local gradient g its part along g_m is taken away, the gradient at the same
+  weights on the batch's pseudo data with the same target for all classes. Otherwise
+  `build_fed_reg`, with its arguments.
+  """
+  return _build(model, hparams, model_aggregator, modified_gradient=True)
+
+
+def _build(model, hparams, model_aggregator, *, modified_gradient) -> StatefulProcess:
+  if model.soft_targets is None:
+    raise ValueError(
+      "FedReg trains on the model's own predictions: give the model soft_targets."
+    )
+
+  def soft_gradient(weights, x, targets, seed):
+    def losses_at(weights):
+      predictions = model.predict(weights, x, True, seed)
+      return model.soft_targets.losses(targets, predictions)
+
+    return gradients.mean_gradient(losses_at, weights)[0]
+
+  def client_update(received, client_state, examples, seed, h):
+    start = tuple(received["model"])
+    if h.pseudo_steps:
+      data = make_pseudo_data(model, start, examples, seed, h)
+
+    def between(share, weights):
+      return tuple(x + share * (w - x) for w, x in zip(weights, start))
+
+    def gradient_of(weights, batch):
+      point = between(h.gamma, weights)
+      gradient, loss = gradients.batch_gradient(model, point, *batch[1:])
+      if modified_gradient and h.pseudo_steps:
+        pseudo = data.rows(batch.rows)
+        share = 1 / tf.cast(tf.shape(pseudo.targets)[-1], tf.float32)
+        uniform = share * tf.ones_like(pseudo.targets)
+        hidden = soft_gradient(point, pseudo.x, uniform, batch.seed)
+        gradient = remove_component(gradient, hidden)
+      return gradient, loss
+
+    def go_back(weights, batch):
+      pseudo, middle = data.rows(batch.rows), between(0.5, weights)
+
+      def losses_at(weights):
+        predictions = model.predict(weights, pseudo.perturbed_x, True, batch.seed)
+        return model.example_losses(batch.y, predictions)
+
+      g_s = soft_gradient(middle, pseudo.x, pseudo.targets, batch.seed)
+      g_p, _ = gradients.mean_gradient(losses_at, middle)
+      w_s, w_p = regularize(tree_math.subtract(weights, start), g_s, g_p)
+      return tuple(w - w_s * s - w_p * p for w, s, p in zip(weights, g_s, g_p))
+
+    result = local_training.train(
+      model,
+      start,
+      examples,
+      h,
+      seed,
+      gradient_of=gradient_of,
+      after_step=go_back if h.pseudo_steps else None,
+    )
+    return model_update(h.client_weighting, start, result, examples, client_state)
+
+  return composer.compose_process(
+    model,
+    hparams,
+    rounds=composer.Round(client_update, fed_avg.move_by_mean),
+    aggregators=OrderedDict(model=model_aggregator or composer.mean()),
+  )

@@ -1,0 +1,122 @@
+"""Gradients of a client's loss: of a batch, of all examples, of each by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tff_algos.client_data import Examples
+from tff_algos.client_work import tree_math
+from tff_algos.models.functional import Model, Weights
+
+# What a seed is folded with, so that no two kinds of draws share a key.
+_FULL_GRADIENT, _EXAMPLE = 3, 4
+
+# Examples at a time when a gradient over all of a client's examples is summed; bounds
+# memory and changes nothing else.
+_CHUNK = 512
+
+
+def batch_gradient(
+  model: Model,
+  weights: Weights,
+  x: tf.Tensor,
+  y: tf.Tensor,
+  seed: tf.Tensor,
+  *,
+  training: bool = True,
+) -> tuple[Weights, tf.Tensor]:
+  """The gradient of the batch's mean loss, and the sum of its losses.
+
+  Args:
+    model: The model.
+    weights: Where the gradient is taken.
+    x: A stored batch (B, ...), not preprocessed yet.
+    y: Labels (B, ...).
+    seed: int32 (2,) for the model's random layers.
+    training: Whether these are at work.
+  """
+
+  def losses_at(weights):
+    predictions = model.predict(weights, model.preprocess(x), training, seed)
+    return model.example_losses(y, predictions)
+
+  return mean_gradient(losses_at, weights)
+
+
+def mean_gradient(
+  losses_at: Callable[[Weights], tf.Tensor], weights: Weights
+) -> tuple[Weights, tf.Tensor]:
+  """The gradient of the mean of `losses_at(weights)`, (B,), and the sum of them."""
+  with tf.GradientTape() as tape:
+    tape.watch(weights)
+    losses = losses_at(weights)
+    mean = tf.reduce_mean(losses)
+  gradient = tape.gradient(
+    mean, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO
+  )
+  # An embedding's gradient comes as slices.
+  return tuple(map(tf.convert_to_tensor, gradient)), tf.reduce_sum(losses)
+
+
+def full_gradient(
+  model: Model, weights: Weights, examples: Examples, seed: tf.Tensor
+) -> tuple[Weights, tf.Tensor]:
+  """The gradient of the mean loss over all examples, and the sum of the losses."""
+  n = tf.shape(examples.y)[0]
+  seed = tf.random.experimental.stateless_fold_in(seed, _FULL_GRADIENT)
+
+  def body(start, total, loss):
+    x, y = examples.x[start : start + _CHUNK], examples.y[start : start + _CHUNK]
+    chunk_seed = tf.random.experimental.stateless_fold_in(seed, start)
+    gradient, chunk_loss = batch_gradient(model, weights, x, y, chunk_seed)
+    share = tf.cast(tf.shape(y)[0], tf.float32) / tf.cast(n, tf.float32)
+    total = tuple(t + share * g for t, g in zip(total, gradient))
+    return start + _CHUNK, total, loss + chunk_loss
+
+  _, total, loss = tf.while_loop(
+    lambda start, total, loss: start < n,
+    body,
+    (tf.constant(0), tuple(tf.zeros_like(w) for w in weights), tf.constant(0.0)),
+    parallel_iterations=1,
+  )
+  return total, loss
+
+
+def sum_over_examples(
+  model: Model,
+  weights: Weights,
+  x: tf.Tensor,
+  y: tf.Tensor,
+  seed: tf.Tensor,
+  transform: Callable[[Weights], Weights],
+  *,
+  training: bool,
+) -> tuple[Weights, tf.Tensor]:
+  """The sum of `transform(gradient of one example's loss)`, and the sum of the losses.
+
+  Args:
+    model: The model.
+    weights: Where the gradients are taken.
+    x: A stored batch (B, ...), not preprocessed yet.
+    y: Labels (B, ...).
+    seed: int32 (2,) for the model's random layers.
+    transform: What is summed of each example's gradient.
+    training: Whether the model's random layers are at work.
+  """
+
+  def body(i, total, loss):
+    key = tf.random.experimental.stateless_fold_in(seed, _EXAMPLE)
+    key = tf.random.experimental.stateless_fold_in(key, i)
+    gradient, example_loss = batch_gradient(
+      model, weights, x[i : i + 1], y[i : i + 1], key, training=training
+    )
+    return i + 1, tree_math.add(total, transform(gradient)), loss + example_loss
+
+  start: Any = (tf.constant(0), tree_math.zeros_like(weights), tf.constant(0.0))
+  _, total, loss = tf.while_loop(
+    lambda i, *_: i < tf.shape(y)[0], body, start, parallel_iterations=1
+  )
+  return total, loss

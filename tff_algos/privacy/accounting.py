@@ -1,0 +1,44 @@
+"""What DP-SGD at the clients guarantees each of their examples."""
+
+from __future__ import annotations
+
+import math
+
+
+def epsilon(noise_multiplier: float, num_releases: int, delta: float) -> float:
+  """The epsilon of an example's (epsilon, delta) differential privacy.
+
+  Every example is in exactly one mini-batch of an epoch, so an epoch is one Gaussian
+  mechanism for it, however many batches there are, and a client's epochs of all rounds
+  compose: `num_releases` mechanisms, without amplification by sampling [derived].
+  Neighbours are data sets in which one example's gradient is zero; whoever sees all that
+  the client sends is the adversary. Composed by Renyi differential privacy of the
+  `dp-accounting` library.
+
+  Args:
+    noise_multiplier: sigma, the noise's standard deviation over the clip norm, >= 0.
+    num_releases: How many noisy sums an example took part in, >= 0.
+    delta: In (0, 1).
+
+  Returns:
+    Epsilon >= 0; infinity without noise.
+
+  Raises:
+    ValueError: An argument is out of range.
+  """
+  if noise_multiplier < 0 or num_releases < 0 or not 0 < delta < 1:
+    raise ValueError(
+      "noise_multiplier and num_releases must be >= 0 and delta in (0, 1); found "
+      f"{noise_multiplier}, {num_releases} and {delta}."
+    )
+  if num_releases == 0:
+    return 0.0
+  if noise_multiplier == 0:
+    return math.inf
+  # Costs a second to import, and only a private run's end needs it.
+  import dp_accounting
+
+  accountant = dp_accounting.rdp.RdpAccountant()
+  mechanism = dp_accounting.GaussianDpEvent(noise_multiplier)
+  accountant.compose(mechanism, num_releases)
+  return float(accountant.get_epsilon(delta))
