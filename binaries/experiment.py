@@ -23,7 +23,7 @@ from tasks import partitions
 from tasks import registry as tasks_registry
 from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.runtimes import runtime as runtimes
-from tff_algos.simulation import checkpoints, evaluation, loop, records
+from tff_algos.simulation import checkpoints, evaluation, loop, records, traffic
 
 _CONFIG = "config.json"
 _CHECKPOINTS = "checkpoints"
@@ -364,8 +364,7 @@ def _train(prepared: _Run, resume: bool) -> loop.Result:
       "num_examples",
       "num_accepted",
       "num_dropped",
-      "bytes_down",
-      "bytes_up",
+      *traffic.record_columns(prepared.process),
     ],
   )
   progress = _Progress(prepared.settings.rounds)
@@ -464,10 +463,14 @@ def _finish(
   summary["peak_memory_bytes"] = _peak_memory() + runtime.worker_peak_memory()
   records.write_json(os.path.join(config.run_dir, records.SUMMARY), summary)
   note = f" ({prepared.loaded.note})" if prepared.loaded.note else ""
+  title = f"{config.algorithm} on {config.task}{note}"
+  records.draw_traffic(
+    result.records, os.path.join(config.run_dir, "traffic.png"), title=title
+  )
   records.draw_accuracy(
     result.records,
     os.path.join(config.run_dir, "accuracy.png"),
-    title=f"{config.algorithm} on {config.task}{note}",
+    title=title,
     target=config.target_accuracy,
   )
   _print_summary(summary, config)

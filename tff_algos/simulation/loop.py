@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Optional
@@ -107,14 +108,16 @@ def run(
       f"{folder} holds a run's checkpoints: resume that run, or choose another folder."
     )
   on_start(records)
-  crossing = traffic.bytes_per_client(process.next)
+  bytes_of = functools.lru_cache(traffic.bytes_per_client)
+  no_bytes = dict.fromkeys(traffic.record_columns(process), 0)
   while len(records) < settings.rounds:
     round_num = len(records)
     start = time.perf_counter()
     cohort = cohorts.uniform_cohort(
       len(clients), settings.clients_per_round, settings.seed, round_num
     )
-    output = process.next(
+    next_fn = process.next_of(round_num)
+    output = next_fn(
       state,
       store.get(cohort),
       [_client_input(clients, place, settings.seed, round_num) for place in cohort],
@@ -128,8 +131,7 @@ def run(
       round=done,
       **_train_metrics(output.metrics),
       seconds=train_seconds,
-      bytes_down=crossing.down * len(cohort),
-      bytes_up=crossing.up * len(cohort),
+      **{**no_bytes, **bytes_of(next_fn).record(len(cohort))},
     )
     is_last = stopping or done == settings.rounds
     if evaluate is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import glob
+import itertools
 import json
 import math
 import os
@@ -92,7 +93,8 @@ def summarize(
 
   Returns:
     Best and final value with their rounds, rounds to the target, median seconds of a
-    round (the first, which traces, apart), bytes down and up over all clients and rounds.
+    round (the first, which traces, apart), bytes down and up over all clients and
+    rounds, in all and by part.
   """
   measured = [r for r in records if r.get(metric) is not None]
   seconds = [r["seconds"] for r in records]
@@ -111,12 +113,24 @@ def summarize(
     "first_round_seconds": seconds[0] if seconds else None,
     "bytes_down": sum(r["bytes_down"] for r in records),
     "bytes_up": sum(r["bytes_up"] for r in records),
+    "bytes_by_part": bytes_by_part(records),
     "clients_dropped": sum(r["num_dropped"] for r in records),
   }
   if target is not None:
     summary[f"target_{name}"] = target
     summary["rounds_to_target"] = rounds_to_target(records, metric, target)
   return summary
+
+
+def bytes_by_part(records: Sequence[Record]) -> dict[str, dict[str, int]]:
+  """Direction, then part, to bytes over all clients and rounds, the most first."""
+  by_part: dict[str, dict[str, int]] = {}
+  for direction in ("down", "up"):
+    prefix = f"bytes_{direction}_"
+    names = sorted({name for r in records for name in r if name.startswith(prefix)})
+    total = {n[len(prefix) :]: sum(r.get(n, 0) for r in records) for n in names}
+    by_part[direction] = dict(sorted(total.items(), key=lambda item: -item[1]))
+  return by_part
 
 
 def write_json(path: str, content: Any) -> None:
@@ -154,3 +168,45 @@ def draw_accuracy(
   axes.grid(alpha=0.3)
   axes.xaxis.set_major_locator(MaxNLocator(integer=True))
   figure.savefig(path, dpi=120)
+
+
+def draw_traffic(records: Sequence[Record], path: str, *, title: str) -> None:
+  """Draws a PNG: test accuracy against megabytes, and the megabytes of each part.
+
+  Parts with less than a thousandth of all bytes share a bar. Nothing is drawn if
+  accuracy was never measured.
+  """
+  if not any(r.get("test_accuracy") is not None for r in records):
+    return
+  figure = Figure(figsize=(10, 4.2), layout="constrained")
+  curve, bars = figure.subplots(1, 2, width_ratios=(3, 2))
+  sent = list(itertools.accumulate(r["bytes_down"] + r["bytes_up"] for r in records))
+  points = [
+    (total / 1e6, 100 * r["test_accuracy"])
+    for total, r in zip(sent, records)
+    if r.get("test_accuracy") is not None
+  ]
+  curve.plot(*zip(*points), color="tab:blue", marker="." if len(points) < 60 else "")
+  curve.set(xlabel="megabytes down and up, all clients", ylabel="test accuracy (%)")
+  curve.grid(alpha=0.3)
+  parts = _large_parts(bytes_by_part(records), 1e-3 * sent[-1])
+  for place, (direction, _, count) in enumerate(reversed(parts)):
+    color = {"down": "tab:blue", "up": "tab:orange"}[direction]
+    bars.barh(place, count / 1e6, color=color)
+    bars.annotate(f" {count / 1e6:,.3g}", (count / 1e6, place), va="center")
+  bars.set_yticks(range(len(parts)), [f"{d}: {p}" for d, p, _ in reversed(parts)])
+  bars.set_xlim(0, 1.25 * max(count for *_, count in parts) / 1e6)
+  bars.set(xlabel="megabytes")
+  figure.suptitle(title)
+  figure.savefig(path, dpi=120)
+
+
+def _large_parts(by_part: dict[str, dict[str, int]], least: float) -> list[tuple]:
+  """(direction, part, bytes), with those of less than `least` bytes as one, "other"."""
+  large = []
+  for direction, parts in by_part.items():
+    large += [(direction, p, count) for p, count in parts.items() if count >= least]
+    rest = sum(count for count in parts.values() if count < least)
+    if rest:
+      large.append((direction, "other", rest))
+  return large

@@ -120,6 +120,11 @@ class StatefulProcess(tff.templates.IterativeProcess):
     """`( -> C)`: the state of a client never seen before."""
     return self._initialize_client
 
+  @property
+  def next_fns(self) -> Mapping[str, tff.Computation]:
+    """The `next` of each kind of round, by name."""
+    return self._next_fns
+
   def next_of(self, rounds_done: int) -> tff.Computation:
     """The `next` of the round after so many rounds."""
     if self._kind_of_round is None:
