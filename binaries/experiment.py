@@ -7,6 +7,7 @@ import dataclasses
 import datetime
 import importlib.metadata
 import json
+import math
 import os
 import resource
 import shutil
@@ -22,8 +23,17 @@ import tqdm
 from tasks import partitions
 from tasks import registry as tasks_registry
 from tff_algos.algorithms import registry as algorithms_registry
+from tff_algos.privacy import accounting
+from tff_algos.privacy.dp_sgd_step import DpSgd
 from tff_algos.runtimes import runtime as runtimes
-from tff_algos.simulation import checkpoints, evaluation, loop, records, traffic
+from tff_algos.simulation import (
+  checkpoints,
+  cohorts,
+  evaluation,
+  loop,
+  records,
+  traffic,
+)
 
 _CONFIG = "config.json"
 _CHECKPOINTS = "checkpoints"
@@ -460,6 +470,8 @@ def _finish(
     result.records, metric="test_accuracy", target=config.target_accuracy
   )
   summary["stopped_early"] = len(result.records) < config.rounds
+  if isinstance(prepared.hparams, DpSgd):
+    summary["privacy"] = _privacy(prepared, len(result.records))
   summary["peak_memory_bytes"] = _peak_memory() + runtime.worker_peak_memory()
   records.write_json(os.path.join(config.run_dir, records.SUMMARY), summary)
   note = f" ({prepared.loaded.note})" if prepared.loaded.note else ""
@@ -477,8 +489,33 @@ def _finish(
   return summary
 
 
+def _privacy(prepared: _Run, rounds: int) -> dict[str, Any]:
+  """What holds for the examples of the client that took part most often."""
+  hparams, settings = prepared.hparams, prepared.settings
+  most = cohorts.most_participations(
+    len(prepared.loaded.clients), settings.clients_per_round, settings.seed, rounds
+  )
+  releases = most * hparams.releases_per_round
+  epsilon = accounting.epsilon(hparams.noise_multiplier, releases, hparams.delta)
+  return {
+    "epsilon": epsilon if math.isfinite(epsilon) else None,
+    "delta": hparams.delta,
+    "most_participations": most,
+  }
+
+
 def _peak_memory() -> int:
   return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _privacy_line(privacy: Mapping[str, Any]) -> str:
+  if privacy["epsilon"] is None:
+    return "without noise the examples have no differential privacy"
+  return (
+    f"privacy of one example: epsilon {privacy['epsilon']:,.4g} at delta "
+    f"{privacy['delta']:g}, for the client that took part most often "
+    f"({privacy['most_participations']} rounds)"
+  )
 
 
 def _print_summary(summary: Mapping[str, Any], config: Config) -> None:
@@ -495,5 +532,7 @@ def _print_summary(summary: Mapping[str, Any], config: Config) -> None:
     when = f"in round {reached}" if reached else "not reached"
     line += f", {100 * config.target_accuracy:g} % {when}"
   print(line)
+  if "privacy" in summary:
+    print(_privacy_line(summary["privacy"]))
   if summary["stopped_early"]:
     print(f"stopped early; go on with --run_dir={config.run_dir} --resume")

@@ -33,7 +33,11 @@ _PROGRAM = str(_ROOT / "binaries/train.py")
 # Of the small network for digits; a round of FedAvg sends it and two tunable
 # hyper-parameters down, and it, its weight and 24 bytes of metrics up.
 _WEIGHTS = 13_706
-_DOWN, _UP = 4 * _WEIGHTS + 8, 4 * _WEIGHTS + 4 + 24
+_BY_PART = {
+  "down": {"model": 4 * _WEIGHTS, "hparams": 2 * 4},
+  "up": {"model": 4 * _WEIGHTS, "metrics": 24, "aggregation": 4},
+}
+_DOWN, _UP = (sum(parts.values()) for parts in _BY_PART.values())
 
 # A small setting of the default task; everything that is run has it.
 _SMALL = (
@@ -330,6 +334,7 @@ def test_run_leaves_its_files_and_no_others(finished):
     "partition.png",
     "summary.json",
     "tensorboard",
+    "traffic.png",
   ]
   assert _tree(finished.folder / "cwd") == set()
   saved = os.listdir(finished.run_dir / "checkpoints")
@@ -352,6 +357,14 @@ def test_metrics_have_a_row_for_each_round(finished):
     assert min(sizes) * 3 <= int(row["num_examples"]) <= max(sizes) * 3
     assert int(row["bytes_down"]) == 3 * _DOWN
     assert int(row["bytes_up"]) == 3 * _UP
+    assert {name for name in row if name.startswith(("bytes_down_", "bytes_up_"))} == {
+      f"bytes_{direction}_{part}"
+      for direction, parts in _BY_PART.items()
+      for part in parts
+    }
+    for direction, parts in _BY_PART.items():
+      for part, count in parts.items():
+        assert int(row[f"bytes_{direction}_{part}"]) == 3 * count
 
 
 def test_config_holds_all_that_the_run_depends_on(finished):
@@ -412,6 +425,15 @@ def test_summary_is_of_the_rows(finished):
   assert summary["rounds_to_target"] == (reached[0] if reached else None)
   assert summary["bytes_down"] == 3 * _ROUNDS * _DOWN
   assert summary["bytes_up"] == 3 * _ROUNDS * _UP
+  by_part = summary["bytes_by_part"]
+  assert by_part == {
+    direction: {part: 3 * _ROUNDS * count for part, count in parts.items()}
+    for direction, parts in _BY_PART.items()
+  }
+  assert [list(parts) for parts in by_part.values()] == [
+    list(parts)
+    for parts in _BY_PART.values()  # The most first.
+  ]
   assert summary["clients_dropped"] == 0
   assert summary["stopped_early"] is False
   assert summary["first_round_seconds"] == float(rows[0]["seconds"])
@@ -425,7 +447,7 @@ def test_run_learns(finished):
 
 
 def test_pictures_are_pictures(finished):
-  for name in ("accuracy.png", "partition.png"):
+  for name in ("accuracy.png", "partition.png", "traffic.png"):
     width, height = _png_size(finished.run_dir / name)
     assert 400 <= width <= 3000
     assert 300 <= height <= 3000
@@ -812,6 +834,21 @@ def test_task_of_ones_own_from_the_folder_one_is_in(run_forked, tmp_path):
   done = run_forked(*place, "--task=my_tasks:mine", "--rounds=1", cwd=tmp_path)
   assert (done.status, done.err) == (0, "")
   assert len(_rows(run_dir)) == 1
+
+
+def test_rounds_of_two_kinds_have_the_same_columns(run_forked, tmp_path):
+  """The bias, 2 weights, travels in every second round only."""
+  run_dir, place = _place(tmp_path)
+  flags = ["--algorithm=twafl", "--twafl_rounds_in_loop=2", "--twafl_freq=1"]
+  done = run_forked(*flags, *place, "--task=own_tasks:good", "--rounds=3", cwd=tmp_path)
+  assert (done.status, done.err) == (0, "")
+  rows = _rows(run_dir)
+  for direction in ("down", "up"):
+    deep = [int(row[f"bytes_{direction}_deep"]) for row in rows]
+    shallow = [int(row[f"bytes_{direction}_shallow"]) for row in rows]
+    assert (deep, shallow) == ([0, 2 * 8, 0], [2 * 32] * 3)
+  by_part = _json(run_dir / "summary.json")["bytes_by_part"]
+  assert (by_part["up"]["deep"], by_part["up"]["shallow"]) == (16, 3 * 64)
 
 
 def test_flags_from_a_file(run_forked, tmp_path):

@@ -12,6 +12,7 @@ import tensorflow as tf
 import tree
 
 from tff_algos import client_data
+from tff_algos.algorithms import twafl
 from tff_algos.simulation import (
   checkpoints,
   cohorts,
@@ -34,6 +35,11 @@ class _Notes:
 
   def __init__(self):
     self.rounds: list[list[tuple]] = []
+    self.next_fns = {"": self.next}
+
+  def next_of(self, rounds_done):
+    assert rounds_done == len(self.rounds)
+    return self.next
 
   def initialize(self):
     return np.int32(0)
@@ -59,9 +65,39 @@ class _Notes:
 
 @pytest.fixture
 def notes(monkeypatch):
-  crossing = traffic.RoundTraffic(down=10, up=3)
+  crossing = traffic.RoundTraffic(down={"model": 7, "hparams": 3}, up={"model": 3})
   monkeypatch.setattr(traffic, "bytes_per_client", lambda computation: crossing)
   return _Notes()
+
+
+class _NotesOfTwoKinds(_Notes):
+  """Every third round is long; `next` by itself is neither kind."""
+
+  def __init__(self):
+    super().__init__()
+    self.kinds: list[str] = []
+    self.next_fns = {"short": self.short, "long": self.long}
+
+  def next_of(self, rounds_done):
+    return self.next_fns["long" if rounds_done % 3 == 2 else "short"]
+
+  def short(self, *arguments):
+    self.kinds.append("short")
+    return self.next(*arguments)
+
+  def long(self, *arguments):
+    self.kinds.append("long")
+    return self.next(*arguments)
+
+
+@pytest.fixture
+def notes_of_two_kinds(monkeypatch):
+  crossing = {
+    "short": traffic.RoundTraffic(down={"a": 5, "question": 2}, up={"a": 4}),
+    "long": traffic.RoundTraffic(down={"a": 5, "b": 8}, up={"a": 4, "answer": 1}),
+  }
+  monkeypatch.setattr(traffic, "bytes_per_client", lambda c: crossing[c.__name__])
+  return _NotesOfTwoKinds()
 
 
 def _settings(rounds: int, **options) -> loop.Settings:
@@ -100,10 +136,52 @@ def test_record_of_a_round(notes, federation):
     num_accepted=3,
     num_dropped=0,
     bytes_down=30,
+    bytes_down_model=21,
+    bytes_down_hparams=9,
     bytes_up=9,
+    bytes_up_model=9,
     test_loss=0.25,
     test_accuracy=0.75,
   )
+
+
+def _bytes_of(record: loop.Record) -> dict[str, int]:
+  return {name: n for name, n in record.items() if name.startswith("bytes_")}
+
+
+def test_records_have_the_parts_of_all_kinds_of_rounds(notes_of_two_kinds, federation):
+  """0 for a part that does not travel in this kind."""
+  rounds = loop.run(notes_of_two_kinds, federation.clients, _settings(4)).records
+  short = dict(
+    bytes_down=21,
+    bytes_down_a=15,
+    bytes_down_b=0,
+    bytes_down_question=6,
+    bytes_up=12,
+    bytes_up_a=12,
+    bytes_up_answer=0,
+  )
+  long = dict(
+    bytes_down=39,
+    bytes_down_a=15,
+    bytes_down_b=24,
+    bytes_down_question=0,
+    bytes_up=15,
+    bytes_up_a=12,
+    bytes_up_answer=3,
+  )
+  assert [_bytes_of(record) for record in rounds] == [short, short, long, short]
+
+
+def test_resumed_run_goes_on_with_the_kind_of_its_round(
+  notes_of_two_kinds, federation, tmp_path
+):
+  notes, clients = notes_of_two_kinds, federation.clients
+  settings = _settings(7, checkpoint_folder=str(tmp_path))
+  loop.run(notes, clients, settings, should_stop=lambda: len(notes.rounds) == 2)
+  assert notes.kinds == ["short", "short"]
+  loop.run(notes, clients, settings, resume=True)
+  assert notes.kinds == ["short", "short", "long", "short", "short", "long", "short"]
 
 
 @pytest.mark.parametrize(
@@ -406,12 +484,80 @@ def test_metrics_of_a_real_round(process_of, federation):
     cohort = cohorts.uniform_cohort(6, 4, 2, round_num)
     assert record["num_examples"] == federation.clients.num_examples[cohort].sum()
     assert (record["num_accepted"], record["num_dropped"]) == (4, 0)
-    assert record["bytes_down"] == 4 * crossing.down
-    assert record["bytes_up"] == 4 * crossing.up
+    expected = {
+      f"bytes_{direction}_{part}": 4 * count
+      for direction, parts in crossing._asdict().items()
+      for part, count in parts.items()
+    }
+    expected["bytes_down"] = 4 * sum(crossing.down.values())
+    expected["bytes_up"] = 4 * sum(crossing.up.values())
+    assert _bytes_of(record) == expected
   assert np.isfinite(result.records[0]["train_loss"])
   assert not np.array_equal(
     result.state.variables.model[0], federation.model.initial_weights[0]
   )
+
+
+@pytest.fixture(scope="module")
+def alternating(federation):
+  """TWAFL whose deep layers, the bias, travel in every second round."""
+  return twafl.build_twafl(
+    federation.model,
+    twafl.TwaflHparams(rounds_in_loop=2, freq=1),
+    num_clients=6,
+    num_examples=int(federation.clients.num_examples.sum()),
+  )
+
+
+def test_kinds_of_rounds_alternate(alternating, federation):
+  """A shallow round leaves the bias bit for bit, and counts no byte of it."""
+  kernel, bias = federation.model.initial_weights
+  kernels, biases = [kernel], [bias]
+
+  def note(weights):
+    kernels.append(np.array(weights[0]))
+    biases.append(np.array(weights[1]))
+    return {}
+
+  settings = loop.Settings(rounds=4, clients_per_round=3, seed=4)
+  rounds = loop.run(alternating, federation.clients, settings, evaluate=note).records
+  moved = [not np.array_equal(a, b) for a, b in zip(kernels, kernels[1:])]
+  assert moved == [True] * 4
+  moved = [not np.array_equal(a, b) for a, b in zip(biases, biases[1:])]
+  assert moved == [False, True, False, True]
+  # 12 and 3 weights of 4 bytes, 2 hyper-parameters; a weight for each part.
+  shallow = dict(
+    bytes_down=3 * (48 + 8 + 4),
+    bytes_down_shallow=3 * 48,
+    bytes_down_deep=0,
+    bytes_down_hparams=3 * 8,
+    bytes_down_round_num=3 * 4,
+    bytes_up=3 * (48 + 4 + 24),
+    bytes_up_shallow=3 * 48,
+    bytes_up_deep=0,
+    bytes_up_aggregation=3 * 4,
+    bytes_up_metrics=3 * 24,
+  )
+  full = dict(
+    shallow,
+    bytes_down=3 * (48 + 12 + 8 + 4),
+    bytes_down_deep=3 * 12,
+    bytes_up=3 * (48 + 12 + 8 + 24),
+    bytes_up_deep=3 * 12,
+    bytes_up_aggregation=3 * 8,
+  )
+  assert [_bytes_of(record) for record in rounds] == [shallow, full, shallow, full]
+
+
+def test_run_stopped_between_two_kinds_of_rounds_and_resumed_is_the_unbroken_run(
+  alternating, federation, tmp_path
+):
+  unbroken = _run(alternating, federation, tmp_path / "unbroken", rounds=4)
+  folder = tmp_path / "stopped"
+  first = _run(alternating, federation, folder, rounds=4, should_stop=lambda: True)
+  assert len(first.records) == 1
+  resumed = _run(alternating, federation, folder, rounds=4, resume=True)
+  _assert_same_run(alternating, resumed, unbroken, folder)
 
 
 def test_client_with_a_number_that_is_not_finite_is_counted_as_dropped(

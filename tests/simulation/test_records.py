@@ -148,6 +148,7 @@ def test_sums_and_median_of_the_rounds():
   found = _summarize([0.1, 0.2, 0.3, 0.4, 0.5])
   assert found["bytes_down"] == 15_000
   assert found["bytes_up"] == 150
+  assert found["bytes_by_part"] == {"down": {}, "up": {}}
   assert found["clients_dropped"] == 3
   assert found["first_round_seconds"] == 1.5
   assert found["median_seconds_per_round"] == 4.0  # Of 2.5, 3.5, 4.5 and 5.5.
@@ -181,6 +182,7 @@ def test_diverged_rounds_are_never_the_best(values, best, round_num):
 def test_run_without_rounds():
   found = records.summarize([], metric="test_accuracy", target=0.9)
   assert found["rounds"] == found["bytes_down"] == found["bytes_up"] == 0
+  assert found["bytes_by_part"] == {"down": {}, "up": {}}
   names = ("best", "final")
   for name in (
     *(f"{n}_accuracy" for n in names),
@@ -225,6 +227,111 @@ def test_best_is_the_maximum_of_what_was_measured(values):
   json.dumps(found)
 
 
+# --- Bytes by part ------------------------------------------------------------------
+
+
+def _sent(round_num: int, accuracy=None, **parts) -> dict:
+  """A record whose totals are the sums of its parts, such as `down_model=7`."""
+  record = _record(round_num, accuracy)
+  for direction in ("down", "up"):
+    mine = [n for name, n in parts.items() if name.startswith(direction + "_")]
+    record[f"bytes_{direction}"] = sum(mine)
+  return {**record, **{f"bytes_{name}": n for name, n in parts.items()}}
+
+
+def test_parts_are_summed_over_rounds_the_most_first():
+  rounds = [
+    _sent(1, down_hparams=4, down_model=10, up_model=10, up_metrics=24),
+    _sent(2, down_hparams=4, down_model=10, up_model=10, up_metrics=24),
+  ]
+  found = records.bytes_by_part(rounds)
+  assert found == {
+    "down": {"model": 20, "hparams": 8},
+    "up": {"metrics": 48, "model": 20},
+  }
+  assert list(found) == ["down", "up"]
+  assert list(found["down"]) == ["model", "hparams"]
+  assert list(found["up"]) == ["metrics", "model"]
+  summary = records.summarize(rounds, metric="test_accuracy", target=None)
+  assert summary["bytes_by_part"] == found
+  assert (summary["bytes_down"], summary["bytes_up"]) == (28, 68)
+  assert list(json.loads(json.dumps(summary))["bytes_by_part"]["up"]) == [
+    "metrics",
+    "model",
+  ]
+
+
+def test_part_that_not_every_round_has():
+  """As 0, or, in a record of before there were parts, not at all."""
+  rounds = [
+    _record(1),
+    _sent(2, down_deep=0, down_shallow=10, down_round_num=4),
+    _sent(3, down_deep=20, down_shallow=10, down_round_num=4),
+    _sent(4, up_own=3),
+  ]
+  assert records.bytes_by_part(rounds) == {
+    "down": {"deep": 20, "shallow": 20, "round_num": 8},
+    "up": {"own": 3},
+  }
+  assert records.bytes_by_part([]) == {"down": {}, "up": {}}
+
+
+@pytest.mark.parametrize(
+  "least, expected",
+  [
+    (
+      10,
+      [
+        ("down", "model", 1000),
+        ("down", "other", 5),
+        ("up", "model", 990),
+        ("up", "metrics", 10),
+      ],
+    ),
+    (
+      10.5,
+      [
+        ("down", "model", 1000),
+        ("down", "other", 5),
+        ("up", "model", 990),
+        ("up", "other", 10),
+      ],
+    ),
+    (
+      1,
+      [
+        ("down", "model", 1000),
+        ("down", "hparams", 3),
+        ("down", "round_num", 2),
+        ("up", "model", 990),
+        ("up", "metrics", 10),
+      ],
+    ),
+    (995, [("down", "model", 1000), ("down", "other", 5), ("up", "other", 1000)]),
+  ],
+)
+def test_small_parts_of_a_direction_are_one(least, expected):
+  """Also a part that never travelled, of which there is no bar."""
+  by_part = {
+    "down": {"model": 1000, "hparams": 3, "round_num": 2, "deep": 0},
+    "up": {"model": 990, "metrics": 10},
+  }
+  assert records._large_parts(by_part, least) == expected
+
+
+_parts = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 99))
+
+
+@given(_parts, _parts, st.integers(1, 99))
+def test_no_byte_is_lost_when_small_parts_are_one(down, up, least):
+  by_part = {"down": down, "up": up}
+  found = records._large_parts(by_part, least)
+  for direction, parts in by_part.items():
+    mine = {part: n for d, part, n in found if d == direction}
+    assert sum(mine.values()) == sum(parts.values())
+    assert all(n >= least for part, n in mine.items() if part != "other")
+
+
 # --- Files --------------------------------------------------------------------------
 
 
@@ -259,3 +366,59 @@ def test_run_that_was_never_measured_has_no_picture(tmp_path):
   path = tmp_path / "accuracy.png"
   records.draw_accuracy([_record(1), _record(2)], str(path), title="a title")
   assert not path.exists()
+
+
+def test_picture_of_the_traffic(tmp_path):
+  path = tmp_path / "traffic.png"
+  rounds = [
+    _sent(i, 0.1 * i if i % 2 else None, down_model=10**6, up_model=10**6, up_metrics=24)
+    for i in range(1, 6)
+  ]
+  records.draw_traffic(rounds, str(path), title="a title")
+  assert _png_size(path) == (1200, 504)
+  pixels = tf.io.decode_png(path.read_bytes(), channels=3).numpy()
+  assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 10  # Not an empty canvas.
+
+
+def test_what_the_picture_of_the_traffic_shows(tmp_path, monkeypatch):
+  """Accuracy against the bytes of all rounds so far, also of those not measured."""
+  drawn = []
+  monkeypatch.setattr(
+    records.Figure, "savefig", lambda figure, *_, **__: drawn.append(figure)
+  )
+  rounds = [
+    _sent(1, down_model=100_000, up_model=100_000, up_metrics=2_000, down_hparams=998),
+    _sent(2, 0.25, down_model=100_000, up_model=99_001, down_hparams=1),
+    _sent(3, down_model=100_000, up_model=100_000),
+    _sent(4, 0.75, down_model=200_000, up_model=198_000),
+  ]
+  records.draw_traffic(rounds, str(tmp_path / "traffic.png"), title="a title")
+  [figure] = drawn
+  curve, bars = figure.axes
+  [line] = curve.lines
+  np.testing.assert_allclose(line.get_xdata(), [0.402, 1.0], rtol=1e-12)
+  np.testing.assert_allclose(line.get_ydata(), [25, 75], rtol=1e-12)
+  # Of a million bytes 1,000 are a thousandth.
+  shown = {
+    label.get_text(): bar.get_width()
+    for label, bar in zip(bars.get_yticklabels(), bars.patches)
+  }
+  assert shown == pytest.approx(
+    {
+      "down: model": 0.5,
+      "down: other": 0.000999,
+      "up: model": 0.497001,
+      "up: metrics": 0.002,
+    }
+  )
+  from_the_top = [label.get_text() for label in bars.get_yticklabels()][::-1]
+  assert from_the_top == ["down: model", "down: other", "up: model", "up: metrics"]
+  assert bars.get_xlim()[1] > 0.5
+  assert figure.get_suptitle() == "a title"
+
+
+def test_run_that_was_never_measured_has_no_picture_of_its_traffic(tmp_path):
+  path = tmp_path / "traffic.png"
+  for rounds in ([], [_sent(1, down_model=4), _sent(2, down_model=4)]):
+    records.draw_traffic(rounds, str(path), title="a title")
+    assert not path.exists()

@@ -2,22 +2,25 @@
 
 With P weights of 4 bytes, `compose_process` sends to each client
 
-- the parts that the algorithm distributes: 4 P for a model,
-- 4 for each tunable hyper-parameter, which lives in the server state;
+- the parts that the algorithm distributes, by name: 4 P for a model,
+- "hparams": 4 for each tunable hyper-parameter, which lives in the server state,
+- "round_num": 4 where clients remember what they sent;
 
 and each client sends
 
-- the parts of its message: 4 P for an update,
-- 4 for each part with a weighted mean, whose weights are summed beside it,
-- 8 for the training loss, a float32 total and a float32 count,
-- 8 for the number of examples, an int64,
-- 4 and 4 for the numbers of accepted and of dropped clients, int32.
+- the parts of its message, by name: 4 P for an update,
+- "aggregation": 4 for each part with a weighted mean, whose weights are summed beside
+  it, or that clients remember; nothing for a plain sum,
+- "metrics": 8 for the training loss, a float32 total and a float32 count, 8 for the
+  number of examples, an int64, and 4 and 4 for the numbers of accepted and of dropped
+  clients, int32.
 
 Client states and the metrics of aggregators do not cross.
 """
 
 from __future__ import annotations
 
+import types
 from collections import OrderedDict
 
 import numpy as np
@@ -25,92 +28,272 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.algorithms import fed_avg, fed_gg, registry
+from tasks.models import cnn
+from tff_algos.algorithms import fed_avg, registry, twafl
 from tff_algos.client_work.model_update import ClientResult
 from tff_algos.hyper_parameters import HyperParameters
+from tff_algos.models import functional, keras
 from tff_algos.simulation import traffic
 from tff_algos.templates import composer
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
 _METRICS = 8 + 8 + 4 + 4
-_WEIGHT = 4
-# The model of the fixture: a kernel of 4 x 3 and a bias of 3.
-_P = 4 * 3 + 3
+# The model of the fixture: a kernel of 4 x 3, shallow, and a bias of 3, deep.
+_SHALLOW, _DEEP = 4 * 3, 3
+_P = _SHALLOW + _DEEP
 
 
-def _expected(down_parts: int, tunables: int, up_parts: int, weighted: int):
+# --- The formulas -------------------------------------------------------------------
+
+
+def _round(tunables: int, down: dict, up: dict, weighted: int) -> traffic.RoundTraffic:
+  """Of bytes of the algorithm's own parts; `weighted` of those up have weights."""
+  added = {"aggregation": 4 * weighted} if weighted else {}
   return traffic.RoundTraffic(
-    down=4 * down_parts + 4 * tunables,
-    up=4 * up_parts + _WEIGHT * weighted + _METRICS,
+    down={**down, "hparams": 4 * tunables}, up={**up, **added, "metrics": _METRICS}
   )
 
 
+def _like_fed_avg(tunables: int):
+  """The model down, its update up."""
+  return {"": _round(tunables, {"model": 4 * _P}, {"model": 4 * _P}, 1)}
+
+
+def _scaffold(tunables: int):
+  """The server's control variate down too, each client's change of its own up."""
+  parts = {"model": 4 * _P, "control_variate": 4 * _P}
+  return {"": _round(tunables, parts, parts, 2)}
+
+
+def _fed_curv(tunables: int):
+  """Two sums of the size of a model both ways, without weights, and their round down."""
+  parts = {"model": 4 * _P, "fisher": 4 * _P, "fisher_model": 4 * _P}
+  return {"": _round(tunables, {**parts, "fisher_round": 4}, parts, 1)}
+
+
+def _previous_round(epochs: int):
+  """FedAgg: estimates of L epochs both ways; of phi2 the last is the model's update."""
+  sent = 4 * epochs * _P
+  down = {"model": 4 * _P, "phi1": sent, "phi2": sent, "is_known": 1}
+  up = {"model": 4 * _P, "phi1": sent, "phi2": sent - 4 * _P}
+  up = {part: count for part, count in up.items() if count}
+  # learning_rate, alpha, max_learning_rate
+  return {"": _round(3, down, up, len(up))}
+
+
+def _fixed_point(epochs: int, passes: int):
+  """FedAgg: in each of J passes 2 L models both ways."""
+  sent = passes * 4 * epochs * _P
+  parts = {"model": 4 * _P, "phi1": sent, "phi2": sent}
+  return {"": _round(3, parts, parts, 1 + 2 * passes)}
+
+
+def _tefl(tunables: int, weights: int):
+  """The model both ways, and the number of the round down."""
+  return {
+    "": _round(
+      tunables, {"model": 4 * weights, "round_num": 4}, {"model": 4 * weights}, 1
+    )
+  }
+
+
+def _layerwise(tunables: int, shallow: int, deep: int):
+  """The shallow layers alone, or both parts, each with a weight of its own."""
+  part = {"shallow": 4 * shallow}
+  both = {**part, "deep": 4 * deep}
+  return {
+    "shallow": _round(tunables, {**part, "round_num": 4}, part, 1),
+    "full": _round(tunables, {**both, "round_num": 4}, both, 2),
+  }
+
+
+# Algorithm to kind of round to bytes; the numbers are those of tunable hyper-parameters.
 _EXPECTED = {
   # learning_rate, server_learning_rate
-  "fedavg": _expected(_P, 2, _P, 1),
+  "fedavg": _like_fed_avg(2),
   # learning_rate of the server
-  "fedsgd": _expected(_P, 1, _P, 1),
-  # ... and mu
-  "fedprox": _expected(_P, 3, _P, 1),
-  # The model and the server's control variate down; both changes up, each with a mean.
-  "scaffold": _expected(2 * _P, 2, 2 * _P, 2),
-  # learning_rate, server_learning_rate, tau, beta1, beta2
-  "fedadam": _expected(_P, 5, _P, 1),
-  "fedyogi": _expected(_P, 5, _P, 1),
+  "fedsgd": _like_fed_avg(1),
+  # ... of FedAvg and mu
+  "fedprox": _like_fed_avg(2 + 1),
+  "scaffold": _scaffold(2),
+  # ... of FedAvg, tau, beta1, beta2
+  "fedadam": _like_fed_avg(2 + 3),
+  "fedyogi": _like_fed_avg(2 + 3),
   # ... without beta2
-  "fedadagrad": _expected(_P, 4, _P, 1),
-  # learning_rate, server_learning_rate, mu, fixed_weight
-  "fedgg": _expected(_P, 4, _P, 1),
+  "fedadagrad": _like_fed_avg(2 + 2),
+  # ... of FedAvg, mu, fixed_weight
+  "fedgg": _like_fed_avg(2 + 2),
+  "sgd": _like_fed_avg(1),
+  # learning_rate, alpha
+  "feddyn": _like_fed_avg(2),
+  # ... of FedAvg and curvature
+  "fedcurv": _fed_curv(2 + 1),
+  "twafl": _layerwise(2, _SHALLOW, _DEEP),
+  "tefl": _tefl(2, _P),
+  "afl": _layerwise(2, _SHALLOW, _DEEP),
+  "fedagg": _previous_round(epochs=3),
+  # learning_rate, server_learning_rate, gamma, pseudo_step, perturbation_ratio
+  "fedreg": _like_fed_avg(5),
+  "fedreg_mg": _like_fed_avg(5),
+  # ... of the plain form, clip_norm and noise_multiplier
+  "dpsgd": _like_fed_avg(1 + 2),
+  "fedavg_dpsgd": _like_fed_avg(2 + 2),
+  "fedprox_dpsgd": _like_fed_avg(3 + 2),
+  "fedcurv_dpsgd": _fed_curv(3 + 2),
 }
 
 
-@pytest.mark.parametrize("name", _EXPECTED)
-def test_traffic_of_an_algorithm(process_of, name):
-  assert traffic.bytes_per_client(process_of(name).next) == _EXPECTED[name]
+def _count(process) -> dict[str, traffic.RoundTraffic]:
+  """Of each kind of round."""
+  return {
+    kind: traffic.bytes_per_client(next_fn) for kind, next_fn in process.next_fns.items()
+  }
 
 
-def test_every_algorithm_has_a_formula():
+def _build(federation, name: str, **hparams):
+  row = registry.get(name)
+  values = row.hparams_class()(**hparams)
+  return row.build(federation.model, values, num_clients=6, num_examples=38)
+
+
+@pytest.mark.parametrize("name", registry.ALGORITHMS)
+def test_traffic_of_every_kind_of_round_of_an_algorithm(process_of, name):
+  assert name in _EXPECTED, f"{name} has no formula"
+  assert _count(process_of(name)) == _EXPECTED[name]
+
+
+def test_formulas_are_of_the_models_weights_and_of_algorithms_that_there_are(federation):
+  assert federation.model.num_weights == _P
   assert set(_EXPECTED) == set(registry.ALGORITHMS)
 
 
-def test_client_state_costs_no_traffic_and_the_broadcast_another_model(federation):
-  """FedGG's direction: both ways send the same up; the broadcast 4 P more down."""
-  assert federation.model.num_weights == _P
+@pytest.mark.parametrize(
+  "name, models_down, models_up",
+  [
+    ("fedavg", 1, 1),
+    ("scaffold", 2, 2),
+    ("fedgg", 1, 1),
+    ("feddyn", 1, 1),
+    ("fedcurv", 3, 3),
+    ("tefl", 1, 1),
+    ("fedagg", 7, 6),
+    ("fedreg", 1, 1),
+    ("fedreg_mg", 1, 1),
+    ("fedcurv_dpsgd", 3, 3),
+  ],
+)
+def test_how_many_models_cross(process_of, name, models_down, models_up):
+  """What does not grow with the model left out."""
+  found = traffic.bytes_per_client(process_of(name).next)
+  small = {"hparams", "round_num", "fisher_round", "is_known", "aggregation", "metrics"}
+  for parts, models in ((found.down, models_down), (found.up, models_up)):
+    assert sum(n for part, n in parts.items() if part not in small) == models * 4 * _P
 
-  def count(direction: str):
-    hparams = fed_gg.FedGGHparams(direction=direction)
-    process = fed_gg.build_fed_gg(federation.model, hparams)
-    return traffic.bytes_per_client(process.next)
 
-  kept, broadcast = count("client_state"), count("broadcast")
-  assert broadcast.down - kept.down == 4 * _P
-  assert broadcast.up == kept.up
-  fed_avg_bytes = _EXPECTED["fedavg"]
-  # FedGG has two more tunable hyper-parameters: mu and fixed_weight.
-  assert kept == traffic.RoundTraffic(fed_avg_bytes.down + 8, fed_avg_bytes.up)
+# --- Options ------------------------------------------------------------------------
 
 
-def test_weighting_of_the_clients_changes_no_bytes(federation, process_of):
-  hparams = fed_avg.FedAvgHparams(client_weighting="uniform")
-  process = fed_avg.build_fed_avg(federation.model, hparams)
-  assert traffic.bytes_per_client(process.next) == _EXPECTED["fedavg"]
+def test_fed_ggs_broadcast_costs_another_model_down(federation):
+  """Kept in the client state, the model before costs nothing."""
+  found = _count(_build(federation, "fedgg", direction="broadcast"))
+  kept = _EXPECTED["fedgg"][""]
+  assert found == {"": kept._replace(down={**kept.down, "previous_model": 4 * _P})}
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_fed_aggs_estimates_of_the_previous_round(federation, epochs):
+  """With one epoch all of phi2 is the model's update, which is not sent twice."""
+  found = _count(_build(federation, "fedagg", epochs=epochs))
+  assert found == _previous_round(epochs)
+  assert ("phi2" in found[""].up) == (epochs > 1)
+
+
+@pytest.mark.parametrize("epochs, passes", [(3, 2), (1, 3)])
+def test_fed_aggs_estimates_by_a_fixed_point(federation, epochs, passes):
+  options = dict(estimates="fixed_point", epochs=epochs, passes=passes)
+  assert _count(_build(federation, "fedagg", **options)) == _fixed_point(epochs, passes)
+
+
+@pytest.mark.parametrize(
+  "name, options",
+  [
+    ("fedavg", dict(client_weighting="uniform", epochs=3, momentum=0.9)),
+    ("scaffold", dict(option="I", client_weighting="examples")),
+    ("twafl", dict(base=1.0, normalization="examples", rounds_in_loop=4, freq=3)),
+  ],
+)
+def test_options_that_change_no_bytes(federation, name, options):
+  assert _count(_build(federation, name, **options)) == _EXPECTED[name]
+
+
+# --- TWAFL on its network -----------------------------------------------------------
+
+# Kernel and bias: 5 x 5 convolutions of 1, 32, 64 channels, then 4 x 4 x 64, 512, 10.
+_TWAFL_SHALLOW = (5 * 5 * 1 * 32 + 32) + (5 * 5 * 32 * 64 + 64)
+_TWAFL_DEEP = (4 * 4 * 64 * 512 + 512) + (512 * 10 + 10)
+
+
+@pytest.fixture(scope="module")
+def twafl_process(in_process):
+  picture = tf.TensorSpec([28, 28, 1], tf.uint8)
+  spec = functional.ExampleSpec(picture, tf.TensorSpec([], tf.int32))
+  model = keras.from_keras(cnn.twafl((28, 28, 1), 10), spec)
+  hparams = twafl.TwaflHparams(rounds_in_loop=15, freq=5)
+  return twafl.build_twafl(model, hparams, num_clients=20, num_examples=1000)
+
+
+def test_twafls_shallow_round_moves_the_convolutions_alone(twafl_process):
+  assert (_TWAFL_SHALLOW, _TWAFL_SHALLOW + _TWAFL_DEEP) == (52_096, 582_026)
+  found = _count(twafl_process)
+  for parts in found["shallow"]:
+    assert parts["shallow"] == 4 * 52_096
+    assert "deep" not in parts
+  for parts in found["full"]:
+    assert parts["shallow"] + parts["deep"] == 4 * 582_026
+  assert found == _layerwise(2, _TWAFL_SHALLOW, _TWAFL_DEEP)
+
+
+def test_twafls_full_exchange_costs_two_and_a_half_times_the_asynchronous_one(
+  twafl_process,
+):
+  """Over a loop of 15 rounds, in 5 of which all layers travel; each way and in all."""
+  by_weights = 582_026 * 15 / (582_026 * 5 + 52_096 * 10)
+  assert round(by_weights, 3) == 2.544
+  found = _count(twafl_process)
+  [tefl] = _tefl(2, 582_026).values()
+  rounds = [traffic.bytes_per_client(twafl_process.next_of(r)) for r in range(15)]
+  assert rounds == [found["shallow"]] * 10 + [found["full"]] * 5
+  asynchronous = [r.record(1) for r in rounds]
+  for full in (found["full"].record(1), tefl.record(1)):
+    costs, expected = [], by_weights
+    for directions in (["bytes_down"], ["bytes_up"], ["bytes_down", "bytes_up"]):
+      cost = 15 * sum(full[d] for d in directions)
+      costs.append(cost / sum(r[d] for r in asynchronous for d in directions))
+    assert costs == [pytest.approx(expected, rel=1e-3)] * 3
+
+
+# --- Aggregators and parts of one's own ---------------------------------------------
 
 
 def test_unweighted_aggregator_sends_no_weight(federation):
   process = fed_avg.build_fed_avg(
     federation.model, model_aggregator=tff.aggregators.SumFactory()
   )
-  assert traffic.bytes_per_client(process.next) == _expected(_P, 2, _P, 0)
+  expected = _round(2, {"model": 4 * _P}, {"model": 4 * _P}, weighted=0)
+  assert _count(process) == {"": expected}
+  assert "aggregation" not in expected.up
 
 
 def test_what_an_aggregator_sends_is_counted(federation):
   """Clipping at a fixed norm sends that norm down and a count of clipped ones up."""
   clipping = tff.aggregators.clipping_factory(1.0, composer.mean())
   process = fed_avg.build_fed_avg(federation.model, model_aggregator=clipping)
-  found = traffic.bytes_per_client(process.next)
-  plain = _EXPECTED["fedavg"]
-  assert found == traffic.RoundTraffic(plain.down + 4, plain.up + 4)
+  plain = _EXPECTED["fedavg"][""]
+  expected = traffic.RoundTraffic(
+    down={**plain.down, "aggregation": 4}, up={**plain.up, "aggregation": 4 + 4}
+  )
+  assert _count(process) == {"": expected}
 
 
 def test_every_part_counts_by_its_type(federation):
@@ -142,11 +325,21 @@ def test_every_part_counts_by_its_type(federation):
   )
   found = traffic.bytes_per_client(process.next)
   counts = 8 + 4 + 4
-  assert found == traffic.RoundTraffic(4 * _P + 5, 4 * _P + _WEIGHT + 2 * 4 + counts)
+  assert {**found.down, "hparams": 0} == {"model": 4 * _P, "flags": 5, "hparams": 0}
+  assert found.down.get("hparams", 0) == 0
+  assert found.up == {
+    "model": 4 * _P,
+    "aggregation": 4,
+    "sums": 2 * 4,
+    "metrics": counts,
+  }
+
+
+# --- Any computation ----------------------------------------------------------------
 
 
 def test_counts_every_exchange_of_a_computation():
-  """A second broadcast, of what was aggregated, and a mean are counted too."""
+  """A second broadcast, of what was aggregated, is counted too; nothing has a name."""
   vector = tff.TensorType(np.float64, [5])
 
   @tff.federated_computation(
@@ -158,8 +351,49 @@ def test_counts_every_exchange_of_a_computation():
     return tff.federated_broadcast(total)
 
   # Down the vector, then the two sums; up two vectors.
+  assert traffic.bytes_per_client(exchange) == traffic.RoundTraffic(
+    down={"aggregation": 3 * 5 * 8}, up={"aggregation": 2 * 5 * 8}
+  )
+
+
+def test_parts_have_the_names_of_their_fields():
+  """Fields of "parts" have their own; two exchanges of one name are one part."""
+  sent_type = tff.to_type(
+    OrderedDict(
+      parts=OrderedDict(
+        a=(np.int8, [5]), b=OrderedDict(c=np.int64, d=(np.bool_, [2, 3]))
+      ),
+      hparams=OrderedDict(a=np.float32),
+    )
+  )
+  returned_type = tff.to_type(
+    OrderedDict(a=(np.float32, [2]), weight=np.float32, counts=np.int64)
+  )
+
+  @tff.federated_computation(
+    tff.FederatedType(sent_type, tff.SERVER),
+    tff.FederatedType(returned_type, tff.CLIENTS),
+  )
+  def exchange(sent, returned):
+    total = tff.federated_sum(returned)
+    mean = tff.federated_mean(returned.a, returned.weight)
+    return tff.federated_broadcast(sent), tff.federated_broadcast(total), mean
+
   found = traffic.bytes_per_client(exchange)
-  assert found == traffic.RoundTraffic(down=3 * 5 * 8, up=2 * 5 * 8)
+  returned = {"a": 8, "aggregation": 4, "metrics": 8}
+  assert found.down == {**returned, "a": 5 + 8, "b": 8 + 6, "hparams": 4}
+  # The mean, which has no name, sums 2 numbers and their weight.
+  assert found.up == {**returned, "aggregation": 4 + 8 + 4}
+
+
+def _broadcast_of(name: str, dtype):
+  @tff.federated_computation(
+    tff.FederatedType(tff.to_type(OrderedDict([(name, dtype)])), tff.SERVER)
+  )
+  def broadcast(value):
+    return tff.federated_broadcast(value)
+
+  return broadcast
 
 
 def test_computation_without_exchange_has_no_traffic():
@@ -171,4 +405,47 @@ def test_computation_without_exchange_has_no_traffic():
   def at_clients(x):
     return tff.federated_map(double, x)
 
-  assert traffic.bytes_per_client(at_clients) == traffic.RoundTraffic(0, 0)
+  found = traffic.bytes_per_client(at_clients)
+  assert found == traffic.RoundTraffic({}, {})
+  assert found.record(5) == {"bytes_down": 0, "bytes_up": 0}
+
+
+# --- Records ------------------------------------------------------------------------
+
+
+def test_record_of_a_round_is_of_all_its_clients():
+  found = traffic.RoundTraffic(
+    down={"model": 60, "hparams": 8}, up={"model": 50, "aggregation": 4, "metrics": 24}
+  )
+  assert found.record(3) == {
+    "bytes_down": 3 * 68,
+    "bytes_up": 3 * 78,
+    "bytes_down_model": 180,
+    "bytes_down_hparams": 24,
+    "bytes_up_model": 150,
+    "bytes_up_aggregation": 12,
+    "bytes_up_metrics": 72,
+  }
+
+
+def test_columns_are_those_of_all_kinds_of_rounds(process_of):
+  first, second = _broadcast_of("a", np.int8), _broadcast_of("b", np.int64)
+  process = types.SimpleNamespace(next_fns={"first": first, "second": second})
+  assert traffic.record_columns(process) == [
+    "bytes_down",
+    "bytes_down_a",
+    "bytes_down_b",
+    "bytes_up",
+  ]
+  assert traffic.record_columns(process_of("twafl")) == [
+    "bytes_down",
+    "bytes_down_deep",
+    "bytes_down_hparams",
+    "bytes_down_round_num",
+    "bytes_down_shallow",
+    "bytes_up",
+    "bytes_up_aggregation",
+    "bytes_up_deep",
+    "bytes_up_metrics",
+    "bytes_up_shallow",
+  ]

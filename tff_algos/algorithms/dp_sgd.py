@@ -34,6 +34,11 @@ class FedProxDpSgdHparams(fed_prox.FedProxHparams, DpSgd):
 class FedCurvDpSgdHparams(fed_curv.FedCurvHparams, DpSgd):
   """Hyper-parameters of FedCurv by DP-SGD; the Fisher information is private too."""
 
+  @property
+  def releases_per_round(self) -> int:
+    """One more, for the Fisher information."""
+    return super().releases_per_round + 1
+
 
 def build_dp_sgd(model: Model, hparams: DpSgdHparams = DpSgdHparams()) -> StatefulProcess:
   """Builds `build_fed_sgd` with a private gradient of each client."""

@@ -12,7 +12,7 @@ import dataclasses
 import tensorflow as tf
 
 from tff_algos.client_work import gradients, tree_math
-from tff_algos.hyper_parameters import HyperParameters, hparam
+from tff_algos.hyper_parameters import HyperParameters, PlainSgd, hparam
 from tff_algos.models.functional import Model, Weights
 
 # What a step's seed is folded with for its noise.
@@ -47,6 +47,14 @@ class DpSgd(HyperParameters):
     high=0.999,
     open_low=True,
   )
+
+  @property
+  def releases_per_round(self) -> int:
+    """How many noisy sums an example takes part in, in a round of its client.
+
+    One for each epoch, of which it is in one mini-batch; one without epochs.
+    """
+    return self.epochs if isinstance(self, PlainSgd) else 1
 
 
 def local_gradient(

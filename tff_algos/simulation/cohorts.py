@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from tff_algos.simulation import seeds
@@ -28,3 +29,13 @@ def uniform_cohort(
     )
   draw = seeds.generator(seed, "cohort", round_num)
   return draw.choice(num_clients, clients_per_round, replace=False).tolist()
+
+
+def most_participations(
+  num_clients: int, clients_per_round: int, seed: int, rounds: int
+) -> int:
+  """In how many of the first `rounds` rounds the most sampled client takes part."""
+  counts: Counter[int] = Counter()
+  for round_num in range(rounds):
+    counts.update(uniform_cohort(num_clients, clients_per_round, seed, round_num))
+  return max(counts.values(), default=0)

@@ -179,7 +179,8 @@ def draw_traffic(records: Sequence[Record], path: str, *, title: str) -> None:
   if not any(r.get("test_accuracy") is not None for r in records):
     return
   figure = Figure(figsize=(10, 4.2), layout="constrained")
-  curve, bars = figure.subplots(1, 2, width_ratios=(3, 2))
+  grid = figure.add_gridspec(1, 2, width_ratios=(3, 2))
+  curve, bars = figure.add_subplot(grid[0]), figure.add_subplot(grid[1])
   sent = list(itertools.accumulate(r["bytes_down"] + r["bytes_up"] for r in records))
   points = [
     (total / 1e6, 100 * r["test_accuracy"])

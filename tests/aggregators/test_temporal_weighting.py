@@ -1,0 +1,368 @@
+"""Temporal weighting against its direct formula over K stored models, in float64.
+
+  sum_k n_k a^(t_k - t) w_k / sum_k n_k a^(t_k - t)
+"""
+
+from __future__ import annotations
+
+import math
+
+import driver
+import numpy as np
+import problems
+import pytest
+import replay
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.aggregators.client_memory import ClientMemoryFactory, Contribution
+from tff_algos.aggregators.temporal_weighting import TemporalWeightingFactory
+from tff_algos.algorithms import fed_prox
+from tff_algos.client_data import ClientInput
+
+# n_k of K = 7 clients; the last one never takes part.
+_N = (3, 11, 1, 7, 20, 5, 2)
+_ABSENT = len(_N) - 1
+_SHAPES = ((3, 2), (2,), ())
+_BASES = (1.0, math.e / 2, 3.0)
+
+# No contribution in these tests is larger than this.
+_BOUND = 256.0
+
+_CONTRIBUTION = tff.to_type(
+  Contribution(tuple(tff.TensorType(np.float32, s) for s in _SHAPES), np.float32)
+)
+
+
+def _random_model(rng) -> tuple:
+  return tuple(rng.normal(size=s).astype(np.float32) for s in _SHAPES)
+
+
+_INITIAL = _random_model(np.random.default_rng(0))
+
+
+def _direct(uploads, weights, base, t, normalize=True) -> list:
+  """The formula; `uploads` maps each of the K clients to (w_k, t_k)."""
+  shares = {k: weights[k] * base ** (t_k - t) for k, (_, t_k) in uploads.items()}
+  total = sum(shares.values()) if normalize else sum(weights)
+  terms = [replay.scaled(replay.as_weights(uploads[k][0]), s) for k, s in shares.items()]
+  return replay.scaled([sum(arrays) for arrays in zip(*terms)], 1 / total)
+
+
+def _factory(**options) -> TemporalWeightingFactory:
+  return TemporalWeightingFactory(_INITIAL, total_weight=sum(_N), **options)
+
+
+class _Run:
+  """The server with its K clients, and beside it the K stored models."""
+
+  def __init__(self, factory, process, next_fn, base, normalize=True):
+    self.state, self._next = process.initialize(), next_fn
+    self.round_num = 0
+    self._factory, self._base, self._normalize = factory, base, normalize
+    self._memories = {k: factory.initialize_client() for k in range(len(_N))}
+    self._uploads = {k: (_INITIAL, 0) for k in range(len(_N))}
+
+  def round(self, uploads, dropped=()):
+    """What the process says, and what the formula says.
+
+    A client of `dropped` adds 0 and does not remember what it sent.
+    """
+    self.round_num += 1
+    contributions = []
+    for k, w in uploads.items():
+      contribution, memory = self._factory.contribute(
+        tuple(map(tf.constant, w)),
+        tf.constant(float(_N[k])),
+        self._memories[k],
+        tf.constant(self.round_num),
+      )
+      if k in dropped:
+        contribution = tf.nest.map_structure(tf.zeros_like, contribution)
+      else:
+        self._memories[k], self._uploads[k] = memory, (w, self.round_num)
+      contributions.append(_as_numpy(contribution))
+    assert max(np.abs(a).max() for a in driver.flat(contributions)) < _BOUND
+    output = self._next(self.state, contributions)
+    found = output["result"] if isinstance(output, dict) else output.result
+    self.state = output["state"] if isinstance(output, dict) else output.state
+    return found, self.expected()
+
+  def skip(self):
+    self.round_num += 1
+    self.state = _as_numpy(self._factory.skip_round(self.state))
+
+  def expected(self) -> list:
+    arguments = self._uploads, _N, self._base, self.round_num, self._normalize
+    return _direct(*arguments)
+
+
+def _as_numpy(value):
+  return tf.nest.map_structure(np.asarray, value)
+
+
+def _cohort(rng, t) -> dict:
+  """Uploads of 1 to 6 clients, in any order; in every seventh round of one."""
+  size = 1 if t % 7 == 0 else rng.integers(1, _ABSENT + 1)
+  clients = rng.choice(_ABSENT, size, replace=False)
+  return {int(k): _random_model(rng) for k in clients}
+
+
+@pytest.fixture(scope="module")
+def start(in_process):
+  """`(base, normalize) -> _Run` of a new server; each process is built once."""
+  made = {}
+
+  def get(base, normalize=True):
+    if (base, normalize) not in made:
+      factory = _factory(base=base, normalize=normalize)
+      made[base, normalize] = factory, factory.create(_CONTRIBUTION)
+    factory, process = made[base, normalize]
+    return _Run(factory, process, process.next, base, normalize)
+
+  return get
+
+
+# --- The sums are the formula -----------------------------------------------------------
+
+# A hundred rounds of sums of up to 7 numbers: some hundreds of roundings of 6e-8.
+_CLOSE = dict(rtol=2e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("base", _BASES, ids=["1", "e/2", "3"])
+def test_result_is_the_direct_formula_over_a_hundred_rounds(start, base, normalize):
+  run, rng = start(base, normalize), np.random.default_rng(1)
+  for t in range(1, 101):
+    found, expected = run.round(_cohort(rng, t))
+    driver.assert_close(found, expected, f"round {t}", **_CLOSE)
+
+
+def test_default_is_half_of_e_and_normalized(in_process):
+  factory = _factory()
+  process = factory.create(_CONTRIBUTION)
+  run, rng = _Run(factory, process, process.next, math.e / 2), np.random.default_rng(2)
+  for t in range(1, 6):
+    found, expected = run.round(_cohort(rng, t))
+    driver.assert_close(found, expected, f"round {t}", **_CLOSE)
+
+
+@pytest.mark.parametrize("base", _BASES, ids=["1", "e/2", "3"])
+def test_without_new_uploads_the_literal_form_shrinks_by_the_base(start, base):
+  """All is x^0 still: normalized x^0 itself, divided by sum n_k only x^0 a^-t."""
+  normal, literal = start(base), start(base, normalize=False)
+  uploads = {0: _random_model(np.random.default_rng(3))}
+  for t in range(1, 5):
+    found, _ = normal.round(uploads, dropped=[0])
+    driver.assert_close(found, _INITIAL, f"round {t}")
+    found, _ = literal.round(uploads, dropped=[0])
+    driver.assert_close(found, [w * base**-t for w in _INITIAL], f"round {t}")
+
+
+@pytest.mark.parametrize("base", _BASES, ids=["1", "e/2", "3"])
+def test_dropped_upload_counts_for_nothing_and_is_not_remembered(start, base):
+  run, rng = start(base), np.random.default_rng(4)
+  for t in range(1, 41):
+    uploads = _cohort(rng, t)
+    dropped = [k for k in uploads if rng.random() < 0.4]
+    found, expected = run.round(uploads, dropped)
+    driver.assert_close(found, expected, f"round {t}", **_CLOSE)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("base", _BASES, ids=["1", "e/2", "3"])
+def test_time_goes_on_in_rounds_in_which_the_part_does_not_travel(start, base, normalize):
+  run, rng = start(base, normalize), np.random.default_rng(5)
+  travelled = 0
+  for t in range(1, 81):
+    # Ten rounds in a row to begin with, then two of three.
+    if t <= 10 or t % 3:
+      run.skip()
+      continue
+    found, expected = run.round(_cohort(rng, t))
+    driver.assert_close(found, expected, f"round {t}", **_CLOSE)
+    travelled += 1
+  assert travelled == 23
+
+
+def test_server_keeps_one_model_and_one_number(start):
+  run, rng = start(3.0), np.random.default_rng(6)
+  for _ in range(2):
+    shapes = [a.shape for a in driver.flat(run.state)]
+    assert shapes == [*_SHAPES, ()]
+    run.round(_cohort(rng, 1))
+
+
+def test_client_remembers_its_last_upload_and_its_round():
+  factory = _factory(base=3.0)
+  memory = factory.initialize_client()
+  driver.assert_same(memory, [0, *_INITIAL])
+  w = _random_model(np.random.default_rng(7))
+  contribution, memory = factory.contribute(
+    tuple(map(tf.constant, w)), tf.constant(5.0), memory, tf.constant(2)
+  )
+  driver.assert_same(memory, [2, *w])
+  # n_k w_k - n_k a^(0 - 2) x^0
+  expected = [5 * np.float64(a) - 5 / 9 * b for a, b in zip(w, _INITIAL)]
+  driver.assert_close(contribution.value, expected, size=5.0)
+  np.testing.assert_allclose(contribution.weight, 5 - 5 / 9, rtol=1e-6)
+
+
+# --- A plain sum over the round's clients ------------------------------------------------
+
+
+def test_nothing_but_secure_sums_leaves_the_clients(in_process):
+  secure = _factory(sum_factory=tff.aggregators.SecureSumFactory(_BOUND))
+  process = secure.create(_CONTRIBUTION)
+  tff.test.assert_contains_secure_aggregation(process.next)
+  tff.test.assert_not_contains_unsecure_aggregation(process.next)
+  # What the check finds otherwise.
+  with pytest.raises(AssertionError, match="found 1:"):
+    tff.test.assert_not_contains_unsecure_aggregation(
+      _factory().create(_CONTRIBUTION).next
+    )
+
+
+def test_secure_sum_gives_the_formula_within_its_quantization(in_process):
+  """32 bits over +-256 and float32 on the way: 512 * 2^-23 for each contribution.
+
+  An error of the sums ages with them, so all rounds' are at most a / (a - 1) times those
+  of one; they are divided by the sum of the weights, at least the n_k of the last round.
+  """
+  base = 3.0
+  factory = _factory(
+    base=base, sum_factory=tff.aggregators.SecureSumFactory(_BOUND, -_BOUND)
+  )
+  process = factory.create(_CONTRIBUTION)
+  next_fn = tff.backends.test.replace_secure_intrinsics_with_bodies(process.next)
+  run, rng = _Run(factory, process, next_fn, base), np.random.default_rng(8)
+  one = 2 * _BOUND * 2**-23
+  for t in range(1, 31):
+    uploads = _cohort(rng, t)
+    found, expected = run.round(uploads)
+    # The numerator's error, and the denominator's times the result.
+    size = max(1.0, *(np.abs(w).max() for w in expected))
+    error = 2 * size * _ABSENT * one * base / (base - 1) / sum(_N[k] for k in uploads)
+    assert error < 0.01
+    for a, b in zip(found, expected):
+      np.testing.assert_allclose(a, b, rtol=1e-5, atol=error, err_msg=f"round {t}")
+
+
+# --- With any algorithm -----------------------------------------------------------------
+
+
+class _TemporalFedProx(replay.FedProx):
+  """FedProx whose server is the formula over all clients' last models."""
+
+  def __init__(self, *args, base, **options):
+    super().__init__(*args, **options)
+    self.base, self.round_num = base, 0
+    self.uploads = {k: (self.weights, 0) for k in range(problems.NUM_CLIENTS)}
+
+  def round(self, cohort, dropped=()):
+    self.round_num += 1
+    for k, (x, y), batches in cohort:
+      if k not in dropped:
+        change, _ = self._client(k, x, y, batches)
+        self.uploads[k] = replay.add(self.weights, change), self.round_num
+    sizes = problems.SIZES
+    n = sizes if self.weighting == "examples" else [1] * len(sizes)
+    self.weights = _direct(self.uploads, n, self.base, self.round_num)
+    return self.weights
+
+
+_MU, _BASE, _SEED = 0.5, 3.0, 3
+
+
+def _fed_prox_hparams(**settings) -> fed_prox.FedProxHparams:
+  return fed_prox.FedProxHparams(mu=_MU, **problems.LOCAL, **settings)
+
+
+def _temporal_fed_prox(problem, hparams, **options):
+  by_examples = hparams.client_weighting == "examples"
+  total = sum(problems.SIZES) if by_examples else problems.NUM_CLIENTS
+  aggregator = TemporalWeightingFactory(
+    problem.model.initial_weights, total_weight=total, base=_BASE, **options
+  )
+  return fed_prox.build_fed_prox(problem.model, hparams, model_aggregator=aggregator)
+
+
+def _replayed(problem, hparams) -> _TemporalFedProx:
+  return _TemporalFedProx(
+    problem.numpy_model,
+    problem.model.initial_weights,
+    learning_rate=hparams.learning_rate,
+    mu=_MU,
+    momentum=hparams.momentum,
+    weighting=hparams.client_weighting,
+    base=_BASE,
+  )
+
+
+@pytest.fixture(scope="module")
+def mlp(tmp_path_factory) -> problems.Problem:
+  return problems.make("mlp", str(tmp_path_factory.mktemp("mlp")))
+
+
+@pytest.mark.parametrize("weighting", ["examples", "uniform"])
+def test_fedprox_with_it_is_replayed(in_process, mlp, weighting):
+  hparams = _fed_prox_hparams(client_weighting=weighting)
+  process = _temporal_fed_prox(mlp, hparams)
+  run = driver.Federation(process, mlp, hparams, _SEED)
+  expected = _replayed(mlp, hparams)
+  rounds = [*problems.ROUNDS, (2,), (0, 3), (1,)]
+  for t, clients in enumerate(rounds):
+    # Client 0's message of round 3 is not a number: it is as if it had stayed away.
+    dropped = [0] if t == 3 else []
+    expected.round(run.cohort(clients), dropped)
+    run.round(clients, data={k: "nan" for k in dropped})
+    assert run.training["num_dropped"] == len(dropped)
+    driver.assert_close(run.weights, expected.weights, f"round {t}")
+    for k, state in run.client_states.items():
+      w, last = expected.uploads[k]
+      driver.assert_close(state, [last, *w], f"client {k} after round {t}")
+
+
+def test_fedprox_with_it_and_secure_sums_is_replayed(in_process, mlp):
+  """The part has another name in messages of a process than by itself."""
+  hparams = _fed_prox_hparams()
+  bound = 64.0
+  process = _temporal_fed_prox(
+    mlp, hparams, sum_factory=tff.aggregators.SecureSumFactory(bound)
+  )
+  next_fn = tff.backends.test.replace_secure_intrinsics_with_bodies(process.next)
+  expected = _replayed(mlp, hparams)
+  state, clients = process.initialize(), (1, 2, 3)
+  cohort = mlp.cohort(clients, _SEED, 0, hparams)
+  inputs = [
+    ClientInput(mlp.directory.path(str(k)), problems.client_seed(_SEED, 0, k))
+    for k in clients
+  ]
+  output = next_fn(state, [process.initialize_client() for _ in clients], inputs)
+  found = output["state"]["variables"]["model"]
+  # 128 * 2^-23 of each of three clients, over n_1 + n_2 + n_3 = 19, with weights below 2.
+  expected.round(cohort)
+  assert all(np.abs(w).max() < 2 for w in expected.weights)
+  error = 3 * 3 * 2 * bound * 2**-23 / 19
+  driver.assert_close(found, expected.weights, atol=error + driver.ATOL)
+
+
+# --- Bad arguments ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("base", [0.999, 0.0, -2.0, math.nan, math.inf])
+def test_refuses_a_base_below_1_or_not_finite(base):
+  with pytest.raises(ValueError, match=r"^base must be .* at least 1; found .*\.$"):
+    _factory(base=base)
+
+
+@pytest.mark.parametrize("total_weight", [0, -1.0, math.nan])
+def test_refuses_a_total_weight_that_is_not_positive(total_weight):
+  message = rf"^total_weight must be positive; found {total_weight}\.$"
+  with pytest.raises(ValueError, match=message):
+    TemporalWeightingFactory(_INITIAL, total_weight=total_weight)
+
+
+def test_is_one_of_the_factories_whose_clients_remember():
+  assert isinstance(_factory(), ClientMemoryFactory)
+  assert isinstance(_factory(), tff.aggregators.UnweightedAggregationFactory)
