@@ -150,11 +150,13 @@ def _check_foreign_flags(argv: Sequence[str], algorithm: str) -> None:
     name = word.lstrip("-").partition("=")[0]
     if name in flags.FLAGS:
       continue
-    prefix = name.split("_")[0]
-    if prefix in algorithms_registry.ALGORITHMS and prefix != algorithm:
+    # The longest name: fedreg_mg_gamma is not a flag of fedreg.
+    owners = [a for a in algorithms_registry.ALGORITHMS if name.startswith(f"{a}_")]
+    owner = max(owners, key=len, default=algorithm)
+    if owner != algorithm:
       raise command_line.UsageError(
-        f"--{name} is a flag of {prefix}, but this run's algorithm is {algorithm}: "
-        f"leave it out or choose --algorithm={prefix}."
+        f"--{name} is a flag of {owner}, but this run's algorithm is {algorithm}: "
+        f"leave it out or choose --algorithm={owner}."
       )
     if name in _COMMON_HPARAMS:
       raise command_line.UsageError(

@@ -1,6 +1,6 @@
 """Temporal weighting against its direct formula over K stored models, in float64.
 
-  sum_k n_k a^(t_k - t) w_k / sum_k n_k a^(t_k - t)
+sum_k n_k a^(t_k - t) w_k / sum_k n_k a^(t_k - t)
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def test_client_remembers_its_last_upload_and_its_round():
   np.testing.assert_allclose(contribution.weight, 5 - 5 / 9, rtol=1e-6)
 
 
-# --- A plain sum over the round's clients ------------------------------------------------
+# --- A plain sum over the round's clients -----------------------------------------------
 
 
 def test_nothing_but_secure_sums_leaves_the_clients(in_process):

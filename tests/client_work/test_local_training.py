@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import OrderedDict
 
@@ -283,3 +284,199 @@ def test_adjusted_gradient_is_what_momentum_and_rate_act_on():
     np.testing.assert_allclose(a, b, rtol=3e-5, atol=1e-5)
   assert found.carry[0].numpy() == found.num_steps.numpy() == 6
   np.testing.assert_allclose(found.carry[1], biases, rtol=3e-5, atol=1e-5)
+
+
+# --- What an algorithm changes ------------------------------------------------------
+
+
+def _train(examples, hparams, seed=(5, 6), start=_START, model=_MODEL, **options):
+  x, y = examples
+  return local_training.train(
+    model, start, _as_tensors(x, y), hparams, tf.constant(seed), **options
+  )
+
+
+@pytest.mark.parametrize("batch_size", [3, 20, None])
+def test_a_batch_is_its_rows_of_the_examples_in_the_order_of_the_epochs(batch_size):
+  x, y = _examples(7)
+  hparams = LocalSgd(epochs=2, batch_size=batch_size, learning_rate=0.05)
+  seen, after = [], []
+
+  def gradient_of(weights, batch):
+    seen.append(batch)
+    return weights, tf.constant(0.0)
+
+  def after_step(weights, batch):
+    after.append(batch)
+    return weights
+
+  _train((x, y), hparams, gradient_of=gradient_of, after_step=after_step)
+  order = local_training.batch_order(tf.constant([5, 6]), tf.constant(7), 2).numpy()
+  size = min(batch_size or 7, 7)
+  rows = [epoch[k : k + size] for epoch in order for k in range(0, 7, size)]
+  assert len(seen) == len(after) == len(rows)
+  for batch, expected in zip(seen, rows):
+    np.testing.assert_array_equal(batch.rows, expected)
+    np.testing.assert_array_equal(batch.x, x[expected])
+    np.testing.assert_array_equal(batch.y, y[expected])
+  # Each step has a seed of its own, and what comes after the step has the same batch.
+  assert len({tuple(batch.seed.numpy()) for batch in seen}) == len(seen)
+  for one, other in zip(seen, after):
+    for a, b in zip(one, other):
+      np.testing.assert_array_equal(a, b)
+
+
+def test_own_gradient_takes_the_place_of_the_batchs():
+  """A pull to the batch's first example; the loss that comes with it is summed."""
+  x, y = _examples(7)
+  hparams = LocalSgd(epochs=2, batch_size=3, learning_rate=0.1, momentum=0.5)
+
+  def gradient_of(weights, batch):
+    w, b = weights
+    return (w - batch.x[0][:, None], b - batch.y[:1]), 2.0 + batch.y[0]
+
+  found = _train((x, y), hparams, gradient_of=gradient_of)
+  order = local_training.batch_order(tf.constant([5, 6]), tf.constant(7), 2).numpy()
+  first = [row for epoch in order for row in epoch[::3]]
+  w, b = (np.asarray(v, np.float64) for v in _MODEL.initial_weights)
+  v_w, v_b = np.zeros_like(w), np.zeros_like(b)
+  for row in first:
+    v_w, v_b = 0.5 * v_w + w - x[row][:, None], 0.5 * v_b + b - y[row]
+    w, b = w - 0.1 * v_w, b - 0.1 * v_b
+  np.testing.assert_allclose(found.weights[0], w, rtol=1e-5, atol=1e-6)
+  np.testing.assert_allclose(found.weights[1], b, rtol=1e-5, atol=1e-6)
+  np.testing.assert_allclose(found.loss, sum(2 + y[row] for row in first), rtol=1e-5)
+  assert found.num_steps.numpy() == len(first) == 6
+
+
+def test_own_gradient_is_adjusted_like_any_other():
+  examples = _examples(7)
+  hparams = LocalSgd(epochs=1, batch_size=3, learning_rate=0.1)
+
+  def gradient_of(weights, batch):
+    return tuple(map(tf.ones_like, weights)), tf.constant(0.0)
+
+  def adjust(gradient, weights, carry):
+    return tuple(3.0 * g for g in gradient), carry
+
+  found = _train(examples, hparams, gradient_of=gradient_of, adjust_gradient=adjust)
+  # Three steps of 0.1 along 3.
+  for a, b in zip(found.weights, _MODEL.initial_weights):
+    np.testing.assert_allclose(a, b - 0.9, rtol=1e-6, atol=1e-6)
+
+
+def test_after_step_acts_on_the_moved_weights_and_its_result_is_the_next_steps_start():
+  """Here it halves w and adds the first label to b, which does not enter the velocity."""
+  x, y = _examples(7)
+  hparams = LocalSgd(epochs=2, batch_size=3, learning_rate=0.05, momentum=0.9)
+
+  def after_step(weights, batch):
+    return 0.5 * weights[0], weights[1] + batch.y[:1]
+
+  class Halving(_Replay):
+    def step(self, x, y, **options):
+      super().step(x, y, **options)
+      self.w, self.b = 0.5 * self.w, self.b + y[:1]
+
+  found = _train((x, y), hparams, after_step=after_step)
+  replay = Halving(hparams).run(x, y, [5, 6])
+  for a, b in zip(found.weights, (replay.w, replay.b)):
+    np.testing.assert_allclose(a, b, rtol=3e-5, atol=1e-5)
+  np.testing.assert_allclose(found.loss, replay.loss, rtol=1e-4)
+
+
+def _noisy() -> functional.Model:
+  """Disturbs its inputs by the step's seed in training."""
+
+  def predict(weights, x, training, seed):
+    assert training
+    x = x + tf.random.stateless_normal(tf.shape(x), seed)
+    return tf.matmul(x, weights[0]) + weights[1]
+
+  return dataclasses.replace(_MODEL, predict=predict)
+
+
+@pytest.mark.parametrize("n, batch_size", [(7, 3), (6, 3), (2, 5), (5, None)])
+def test_epochs_one_by_one_are_all_at_once_bit_for_bit(n, batch_size):
+  examples = _examples(n)
+  hparams = LocalSgd(epochs=3, batch_size=batch_size, learning_rate=0.02)
+  model = _noisy()
+  whole = _train(examples, hparams, model=model)
+  weights, losses, num_steps, num_seen = _START, [], 0, 0
+  for epoch in range(hparams.epochs):
+    part = _train(examples, hparams, start=weights, model=model, only_epoch=epoch)
+    weights = part.weights
+    losses.append(part.loss.numpy())
+    num_steps, num_seen = num_steps + part.num_steps, num_seen + part.num_seen
+    assert part.num_steps.numpy() == whole.num_steps.numpy() / 3
+    assert part.num_seen.numpy() == n
+  for a, b in zip(weights, whole.weights):
+    np.testing.assert_array_equal(a, b)
+  np.testing.assert_allclose(sum(losses), whole.loss, rtol=1e-6)
+  assert num_steps.numpy() == whole.num_steps.numpy()
+  assert num_seen.numpy() == whole.num_seen.numpy() == 3 * n
+
+
+def test_an_epoch_alone_takes_its_own_batches_and_keeps_the_carry():
+  x, y = _examples(7)
+  hparams = LocalSgd(epochs=3, batch_size=3, learning_rate=0.02)
+  order = local_training.batch_order(tf.constant([5, 6]), tf.constant(7), 3).numpy()
+
+  def count(gradient, weights, carry):
+    return gradient, carry + 1
+
+  for epoch in range(3):
+    rows = []
+
+    def after_step(weights, batch, rows=rows):
+      rows.extend(batch.rows.numpy())
+      return weights
+
+    found = _train(
+      (x, y),
+      hparams,
+      only_epoch=epoch,
+      after_step=after_step,
+      adjust_gradient=count,
+      carry=tf.constant(10),
+    )
+    np.testing.assert_array_equal(rows, order[epoch])
+    assert found.carry.numpy() == 13
+
+
+def test_velocity_starts_at_zero_in_an_epoch_alone():
+  """So with momentum the epochs one by one are another training."""
+  examples = _examples(7)
+  hparams = LocalSgd(epochs=2, batch_size=3, learning_rate=0.02, momentum=0.9)
+  first = _train(examples, hparams, only_epoch=0)
+  second = _train(examples, hparams, start=first.weights, only_epoch=1)
+  whole = _train(examples, hparams)
+  assert np.max(np.abs(second.weights[0] - whole.weights[0])) > 1e-4
+
+
+def test_hooks_are_the_same_inside_a_graph():
+  x, y = _examples(10)
+  hparams = LocalSgd(epochs=2, batch_size=4, learning_rate=0.05)
+
+  def gradient_of(weights, batch):
+    gradient, loss = gradients.batch_gradient(_MODEL, weights, *batch[1:])
+    return tuple(2.0 * g for g in gradient), loss
+
+  def after_step(weights, batch):
+    return weights[0] + 0.1 * tf.reduce_mean(batch.x), weights[1]
+
+  def train(examples, seed):
+    return local_training.train(
+      _MODEL,
+      _START,
+      examples,
+      hparams,
+      seed,
+      gradient_of=gradient_of,
+      after_step=after_step,
+      only_epoch=1,
+    ).weights
+
+  arguments = _as_tensors(x, y), tf.constant([1, 2])
+  for a, b in zip(tf.function(train)(*arguments), train(*arguments)):
+    np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)

@@ -24,9 +24,9 @@ SHAPE_THE_START = {"tau"}
 
 
 def hparams_of(name: str, **settings) -> Any:
-  """Hyper-parameters: `problems.LOCAL` as far as it has them, and `settings`."""
-  local = where_it_has_them(name, **problems.LOCAL)
-  return registry.get(name).hparams_class()(**{**local, **settings})
+  """Those of `problems`, as far as the algorithm has them, and `settings`."""
+  common = where_it_has_them(name, **problems.LOCAL, **problems.SCHEDULE)
+  return registry.get(name).hparams_class()(**{**common, **settings})
 
 
 def where_it_has_them(name: str, **settings) -> dict:

@@ -24,6 +24,9 @@ ROUNDS = ((0, 1), (1, 2, 3), (3, 0), (2, 0, 1, 3))
 # The last batch of an epoch is short for 0, 1 and 3; client 2 has less than a batch.
 LOCAL = dict(epochs=3, batch_size=4, learning_rate=0.1)
 
+# Kinds of rounds in turn, for algorithms that have several.
+SCHEDULE = dict(rounds_in_loop=2, freq=1)
+
 POISONS = ("nan", "inf")
 
 

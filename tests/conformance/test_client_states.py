@@ -42,11 +42,14 @@ def test_client_states_differ_between_clients_where_there_are_any(federate, name
 
 
 @pytest.mark.parametrize("name", registry.ALGORITHMS)
-def test_new_client_has_the_initial_state(federate, name):
-  """What `initialize_client` returns does not change with the rounds."""
-  federation = federate(name)
-  before = federation.process.initialize_client()
-  kept = [v.copy() for v in driver.flat(before)]
-  federation.round((0, 1)).round((1, 2))
-  driver.assert_same(before, kept)
-  driver.assert_same(federation.process.initialize_client(), kept)
+def test_round_changes_nothing_that_it_was_given(federate, name):
+  """Not the server's state, no client's, absent or not, nor that of a new client."""
+  federation = federate(name).round((0, 1, 2))
+  new = federation.process.initialize_client()
+  given = federation.state, dict(federation.client_states), new
+  kept = [v.copy() for v in driver.flat(given)]
+  federation.round((1, 3)).round((3, 1))
+  driver.assert_same(given, kept)
+  driver.assert_same(federation.process.initialize_client(), new)
+  for absent in (0, 2):
+    driver.assert_same(federation.client_states[absent], given[1][absent])

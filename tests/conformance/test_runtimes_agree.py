@@ -34,9 +34,11 @@ def on_worker(local_worker, in_process):
   return run
 
 
-# FedGG's other direction has another wire format: two parts go down.
+# Options that change what travels: FedGG's other direction sends two parts down; FedAgg's
+# other estimates are exchanges before the training, with nothing kept.
 CASES = [(name, {}) for name in registry.ALGORITHMS] + [
   ("fedgg", dict(direction="broadcast")),
+  ("fedagg", dict(estimates="fixed_point")),
   ("scaffold", dict(option="I", momentum=0.9)),
 ]
 

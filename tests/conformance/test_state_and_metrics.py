@@ -65,15 +65,23 @@ def test_model_weights_come_back_as_they_were_set(federate, name):
 
 @every_algorithm
 def test_round_starts_at_the_weights_that_were_set(federate, name):
-  """The loss at a vanishing rate is that of the set weights, in the formula."""
+  """The loss at a vanishing rate is that of the set weights, in the formula.
+
+  Layers that do not travel in a round are the clients' own, from x^0 on.
+  """
   federation = federate(name, learning_rate=1e-20)
-  values = [2.0 * w + 1.0 for w in federation.weights]
-  federation.state = federation.process.set_model_weights(
-    federation.state, tff.learning.models.ModelWeights(tuple(values), ())
-  )
-  federation.round((0, 2))
-  loss, _ = problems.pooled(federation.problem, (0, 2), replay.as_weights(values))
-  np.testing.assert_allclose(federation.training["loss"], loss, rtol=1e-5)
+  process, start = federation.process, federation.weights
+  values = [2.0 * w + 1.0 for w in start]
+  for t, clients in enumerate(((0, 2), (1, 2))):
+    federation.state = process.set_model_weights(
+      federation.state, tff.learning.models.ModelWeights(tuple(values), ())
+    )
+    federation.round(clients)
+    expected = replay.as_weights(values)
+    if process.next_of(t) is process.next_fns.get("shallow"):
+      expected[1:] = replay.as_weights(start)[1:]
+    loss, _ = problems.pooled(federation.problem, clients, expected)
+    np.testing.assert_allclose(federation.training["loss"], loss, rtol=1e-5)
 
 
 @every_algorithm

@@ -16,9 +16,7 @@ _layers = tf.keras.layers
 
 def _names(layers, shape, dtype=tf.float32) -> tuple[str, ...]:
   keras_model = tf.keras.Sequential([tf.keras.Input(shape), *layers])
-  spec = functional.ExampleSpec(
-    tf.TensorSpec(shape, dtype), tf.TensorSpec([], tf.int32)
-  )
+  spec = functional.ExampleSpec(tf.TensorSpec(shape, dtype), tf.TensorSpec([], tf.int32))
   return keras.from_keras(keras_model, spec).weight_names
 
 
@@ -147,7 +145,7 @@ def test_unknown_deep_from_is_refused_with_the_names_there_are():
   ],
 )
 def test_refuses_that_all_layers_are_of_one_kind(names, deep_from):
-  with pytest.raises(ValueError, match="needs shallow and deep layers.*deep_from") as e:
+  with pytest.raises(ValueError, match=r"shallow and deep layers.*deep_from") as e:
     PartialBroadcast(names, deep_from)
   assert ", ".join(names) in str(e.value)
 

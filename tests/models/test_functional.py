@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tff_algos.algorithms import fed_reg
 from tff_algos.models import functional
 
 _SPEC = functional.ExampleSpec(
@@ -15,12 +18,13 @@ _SPEC = functional.ExampleSpec(
 )
 
 
-def _model(weights, names) -> functional.Model:
+def _model(weights, names, **options) -> functional.Model:
   return functional.Model(
     initial_weights=weights,
     weight_names=names,
     example_spec=_SPEC,
     predict=lambda weights, x, training, seed: tf.matmul(x, weights[0]),
+    **options,
   )
 
 
@@ -71,6 +75,78 @@ def test_cross_entropy_is_minus_the_logarithm_of_the_softmax(dtype, size):
   found = functional.sparse_cross_entropy(tf.constant(labels), tf.constant(logits))
   # A difference of two float32 numbers of the logits' size.
   np.testing.assert_allclose(found, expected, rtol=1e-6, atol=4e-7 * size)
+
+
+# --- Soft targets -----------------------------------------------------------------------
+
+
+def _log_softmax(logits) -> np.ndarray:
+  exact = np.asarray(logits, np.float64)
+  exact = exact - exact.max(axis=1, keepdims=True)
+  return exact - np.log(np.exp(exact).sum(axis=1, keepdims=True))
+
+
+def _some_logits(size=1.0) -> np.ndarray:
+  logits = size * np.random.default_rng(2).normal(size=(40, 5))
+  return logits.astype(np.float32)
+
+
+@pytest.mark.parametrize("size", [1.0, 100.0])
+def test_soft_cross_entropy_is_minus_the_mean_logarithm_under_the_targets(size):
+  logits = _some_logits(size)
+  targets = np.random.default_rng(3).dirichlet(np.ones(5), size=40).astype(np.float32)
+  expected = -(targets.astype(np.float64) * _log_softmax(logits)).sum(axis=1)
+  found = functional.soft_cross_entropy(tf.constant(targets), tf.constant(logits))
+  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=4e-7 * size)
+
+
+@pytest.mark.parametrize("size", [1.0, 100.0])
+def test_soft_cross_entropy_of_a_certain_class_is_the_sparse_one(size):
+  logits, labels = tf.constant(_some_logits(size)), np.arange(40, dtype=np.int32) % 5
+  one_hot = np.eye(5, dtype=np.float32)[labels]
+  found = functional.soft_cross_entropy(tf.constant(one_hot), logits)
+  expected = functional.sparse_cross_entropy(tf.constant(labels), logits)
+  assert found.shape == (40,)
+  np.testing.assert_allclose(found, expected, rtol=1e-6, atol=4e-7 * size)
+
+
+_WEIGHTS = (np.zeros((2, 3), np.float32),), ("a",)
+
+
+def test_soft_targets_of_a_classifier_are_its_probabilities():
+  soft_targets = _model(*_WEIGHTS).soft_targets
+  logits = _some_logits()
+  targets = soft_targets.of(tf.constant(logits))
+  np.testing.assert_allclose(targets, np.exp(_log_softmax(logits)), rtol=1e-5)
+  # Their loss at the predictions they come from is the entropy, and its gradient 0.
+  with tf.GradientTape() as tape:
+    predictions = tf.constant(logits)
+    tape.watch(predictions)
+    losses = soft_targets.losses(targets, predictions)
+  p = _log_softmax(logits)
+  np.testing.assert_allclose(losses, -(np.exp(p) * p).sum(axis=1), rtol=1e-5)
+  np.testing.assert_allclose(tape.gradient(losses, predictions), 0, atol=1e-6)
+
+
+def _other_loss(labels, logits):
+  return functional.sparse_cross_entropy(labels, 2 * logits)
+
+
+def test_models_with_another_loss_have_soft_targets_only_if_given():
+  assert _model(*_WEIGHTS, example_losses=_other_loss).soft_targets is None
+  given = functional.SoftTargets(tf.identity, lambda targets, predictions: targets[:, 0])
+  for options in ({}, dict(example_losses=_other_loss)):
+    assert _model(*_WEIGHTS, soft_targets=given, **options).soft_targets is given
+
+
+@pytest.mark.parametrize("build", [fed_reg.build_fed_reg, fed_reg.build_fed_reg_mg])
+def test_fedreg_refuses_a_model_without_soft_targets(build):
+  model = _model(*_WEIGHTS, example_losses=_other_loss, metrics=OrderedDict())
+  with pytest.raises(ValueError, match=r"^FedReg .* give the model soft_targets\.$"):
+    build(model)
+
+
+# --- Preprocessing ----------------------------------------------------------------------
 
 
 def test_pictures_are_scaled_to_0_1():

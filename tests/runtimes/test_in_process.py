@@ -261,3 +261,22 @@ def test_refuses_arguments_for_different_numbers_of_clients():
 
   with pytest.raises(ValueError, match="different numbers of clients: 2, 3"):
     total([1, 2], [1, 2, 3])
+
+
+def test_large_sums_of_several_clients_at_once():
+  """TensorFlow's memory optimizer would name one temporary variable for all threads."""
+
+  @tff.tensorflow.computation(np.int32)
+  @tf.function
+  def add_many(client):
+    ones = tf.ones([4_000_000])
+    terms = [ones * tf.cast(client + k, tf.float32) for k in range(30)]
+    return tf.reduce_mean(tf.add_n(terms))
+
+  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+  def add_at_clients(clients):
+    return tff.federated_map(add_many, clients)
+
+  with runtime.create_runtime("in_process", num_threads=4):
+    sums = add_at_clients(list(range(8)))
+  np.testing.assert_allclose(sums, [30 * c + 29 * 30 / 2 for c in range(8)], rtol=1e-5)

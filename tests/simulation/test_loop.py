@@ -38,7 +38,7 @@ class _Notes:
     self.next_fns = {"": self.next}
 
   def next_of(self, rounds_done):
-    assert rounds_done == len(self.rounds)
+    del rounds_done
     return self.next
 
   def initialize(self):

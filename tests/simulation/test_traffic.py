@@ -183,11 +183,11 @@ def test_formulas_are_of_the_models_weights_and_of_algorithms_that_there_are(fed
     ("fedcurv_dpsgd", 3, 3),
   ],
 )
-def test_how_many_models_cross(process_of, name, models_down, models_up):
+def test_how_many_models_cross(name, models_down, models_up):
   """What does not grow with the model left out."""
-  found = traffic.bytes_per_client(process_of(name).next)
+  [expected] = _EXPECTED[name].values()
   small = {"hparams", "round_num", "fisher_round", "is_known", "aggregation", "metrics"}
-  for parts, models in ((found.down, models_down), (found.up, models_up)):
+  for parts, models in zip(expected, (models_down, models_up)):
     assert sum(n for part, n in parts.items() if part not in small) == models * 4 * _P
 
 
@@ -243,34 +243,37 @@ def twafl_process(in_process):
   return twafl.build_twafl(model, hparams, num_clients=20, num_examples=1000)
 
 
-def test_twafls_shallow_round_moves_the_convolutions_alone(twafl_process):
+@pytest.fixture(scope="module")
+def twafl_traffic(twafl_process):
+  return _count(twafl_process)
+
+
+def test_twafls_shallow_round_moves_the_convolutions_alone(twafl_traffic):
   assert (_TWAFL_SHALLOW, _TWAFL_SHALLOW + _TWAFL_DEEP) == (52_096, 582_026)
-  found = _count(twafl_process)
-  for parts in found["shallow"]:
+  for parts in twafl_traffic["shallow"]:
     assert parts["shallow"] == 4 * 52_096
     assert "deep" not in parts
-  for parts in found["full"]:
+  for parts in twafl_traffic["full"]:
     assert parts["shallow"] + parts["deep"] == 4 * 582_026
-  assert found == _layerwise(2, _TWAFL_SHALLOW, _TWAFL_DEEP)
+  assert twafl_traffic == _layerwise(2, _TWAFL_SHALLOW, _TWAFL_DEEP)
 
 
 def test_twafls_full_exchange_costs_two_and_a_half_times_the_asynchronous_one(
-  twafl_process,
+  twafl_process, twafl_traffic
 ):
   """Over a loop of 15 rounds, in 5 of which all layers travel; each way and in all."""
   by_weights = 582_026 * 15 / (582_026 * 5 + 52_096 * 10)
   assert round(by_weights, 3) == 2.544
-  found = _count(twafl_process)
   [tefl] = _tefl(2, 582_026).values()
-  rounds = [traffic.bytes_per_client(twafl_process.next_of(r)) for r in range(15)]
-  assert rounds == [found["shallow"]] * 10 + [found["full"]] * 5
-  asynchronous = [r.record(1) for r in rounds]
-  for full in (found["full"].record(1), tefl.record(1)):
-    costs, expected = [], by_weights
+  names = {id(next_fn): kind for kind, next_fn in twafl_process.next_fns.items()}
+  kinds = [names[id(twafl_process.next_of(r))] for r in range(15)]
+  assert kinds == ["shallow"] * 10 + ["full"] * 5
+  asynchronous = [twafl_traffic[kind].record(1) for kind in kinds]
+  for full in (twafl_traffic["full"].record(1), tefl.record(1)):
     for directions in (["bytes_down"], ["bytes_up"], ["bytes_down", "bytes_up"]):
       cost = 15 * sum(full[d] for d in directions)
-      costs.append(cost / sum(r[d] for r in asynchronous for d in directions))
-    assert costs == [pytest.approx(expected, rel=1e-3)] * 3
+      spent = sum(record[d] for record in asynchronous for d in directions)
+      assert cost / spent == pytest.approx(by_weights, rel=1e-3)
 
 
 # --- Aggregators and parts of one's own ---------------------------------------------
@@ -324,9 +327,9 @@ def test_every_part_counts_by_its_type(federation):
     init_server=lambda: tf.zeros([5], tf.int8),
   )
   found = traffic.bytes_per_client(process.next)
+  # There is no tunable hyper-parameter and no loss.
+  assert found.down == {"model": 4 * _P, "flags": 5, "hparams": 0}
   counts = 8 + 4 + 4
-  assert {**found.down, "hparams": 0} == {"model": 4 * _P, "flags": 5, "hparams": 0}
-  assert found.down.get("hparams", 0) == 0
   assert found.up == {
     "model": 4 * _P,
     "aggregation": 4,

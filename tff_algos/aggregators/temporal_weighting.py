@@ -57,8 +57,8 @@ class TemporalWeightingFactory(ClientMemoryFactory):
     """
     if not 1 <= base < math.inf:
       raise ValueError(f"base must be finite and at least 1; found {base}.")
-    if not total_weight > 0:
-      raise ValueError(f"total_weight must be positive; found {total_weight}.")
+    if not 0 < total_weight < math.inf:
+      raise ValueError(f"total_weight must be positive and finite; found {total_weight}.")
     self._initial = tuple(initial)
     self._total_weight = float(total_weight)
     self._base = float(base)

@@ -12,8 +12,9 @@ def epsilon(noise_multiplier: float, num_releases: int, delta: float) -> float:
   mechanism for it, however many batches there are, and a client's epochs of all rounds
   compose: `num_releases` mechanisms, without amplification by sampling [derived].
   Neighbours are data sets in which one example's gradient is zero; whoever sees all that
-  the client sends is the adversary. Composed by Renyi differential privacy of the
-  `dp-accounting` library.
+  the client sends is the adversary, but for the seed of its round: whoever has that can
+  draw the noise again, as the server of a simulation can. Composed by Renyi differential
+  privacy of the `dp-accounting` library.
 
   Args:
     noise_multiplier: sigma, the noise's standard deviation over the clip norm, >= 0.
@@ -26,10 +27,11 @@ def epsilon(noise_multiplier: float, num_releases: int, delta: float) -> float:
   Raises:
     ValueError: An argument is out of range.
   """
-  if noise_multiplier < 0 or num_releases < 0 or not 0 < delta < 1:
+  is_whole = num_releases == int(num_releases)
+  if not (noise_multiplier >= 0 and num_releases >= 0 and is_whole and 0 < delta < 1):
     raise ValueError(
-      "noise_multiplier and num_releases must be >= 0 and delta in (0, 1); found "
-      f"{noise_multiplier}, {num_releases} and {delta}."
+      "noise_multiplier must be >= 0, num_releases a whole number >= 0 and delta in "
+      f"(0, 1); found {noise_multiplier}, {num_releases} and {delta}."
     )
   if num_releases == 0:
     return 0.0
@@ -40,5 +42,5 @@ def epsilon(noise_multiplier: float, num_releases: int, delta: float) -> float:
 
   accountant = dp_accounting.rdp.RdpAccountant()
   mechanism = dp_accounting.GaussianDpEvent(noise_multiplier)
-  accountant.compose(mechanism, num_releases)
+  accountant.compose(mechanism, int(num_releases))
   return float(accountant.get_epsilon(delta))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import contextlib
 import hashlib
 import os
 import threading
@@ -70,7 +71,8 @@ class InProcessContext(tff.framework.SyncContext):
       if plan is None:
         plan = self._plans[id(comp)] = _Plan(comp)
         weakref.finalize(comp, self._plans.pop, id(comp), None)
-    result = plan.run(arg, self._in_order)
+    with _safe_for_threads():
+      result = plan.run(arg, self._in_order)
     return type_conversions.type_to_py_container(result, comp.type_signature.result)
 
   def close(self) -> None:
@@ -83,7 +85,7 @@ class InProcessContext(tff.framework.SyncContext):
     waiting: collections.deque[concurrent.futures.Future] = collections.deque()
     try:
       for argument in arguments:
-        waiting.append(self._pool.submit(function, argument))
+        waiting.append(self._pool.submit(_run_safely, function, argument))
         if len(waiting) > 2 * self._num_threads:
           yield waiting.popleft().result()
       while waiting:
@@ -92,6 +94,30 @@ class InProcessContext(tff.framework.SyncContext):
       for future in waiting:
         future.cancel()
       concurrent.futures.wait(waiting)
+
+
+@contextlib.contextmanager
+def _safe_for_threads() -> Iterator[None]:
+  """Makes the functions that this thread calls safe to be called by several at once.
+
+  TensorFlow's memory optimizer turns a large sum into one with a temporary variable,
+  whose name clashes with that of another thread's call of the same function.
+  """
+  context = tf_context.context()
+  before = context.function_call_options
+  config = context.config
+  rewrites = config.graph_options.rewrite_options
+  rewrites.memory_optimization = rewrites.NO_MEM_OPT
+  context.function_call_options = tf_context.FunctionCallOptions(config_proto=config)
+  try:
+    yield
+  finally:
+    context.function_call_options = before
+
+
+def _run_safely(function: Callable, argument: Any) -> Any:
+  with _safe_for_threads():
+    return function(argument)
 
 
 # --- Values as flat lists of tensors ---------------------------------------------------

@@ -174,9 +174,11 @@ def draw_traffic(records: Sequence[Record], path: str, *, title: str) -> None:
   """Draws a PNG: test accuracy against megabytes, and the megabytes of each part.
 
   Parts with less than a thousandth of all bytes share a bar. Nothing is drawn if
-  accuracy was never measured.
+  accuracy was never measured, or nothing crossed.
   """
-  if not any(r.get("test_accuracy") is not None for r in records):
+  measured = any(r.get("test_accuracy") is not None for r in records)
+  by_part = bytes_by_part(records)
+  if not measured or not any(by_part.values()):
     return
   figure = Figure(figsize=(10, 4.2), layout="constrained")
   grid = figure.add_gridspec(1, 2, width_ratios=(3, 2))
@@ -190,7 +192,7 @@ def draw_traffic(records: Sequence[Record], path: str, *, title: str) -> None:
   curve.plot(*zip(*points), color="tab:blue", marker="." if len(points) < 60 else "")
   curve.set(xlabel="megabytes down and up, all clients", ylabel="test accuracy (%)")
   curve.grid(alpha=0.3)
-  parts = _large_parts(bytes_by_part(records), 1e-3 * sent[-1])
+  parts = _large_parts(by_part, 1e-3 * sent[-1])
   for place, (direction, _, count) in enumerate(reversed(parts)):
     color = {"down": "tab:blue", "up": "tab:orange"}[direction]
     bars.barh(place, count / 1e6, color=color)

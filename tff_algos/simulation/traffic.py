@@ -12,10 +12,16 @@ import tensorflow_federated as tff
 from tff_algos.runtimes import compiler
 from tff_algos.templates.stateful_process import StatefulProcess
 
-# What the fields of a composed process's exchanges are called in the ledger. Anything
-# without a name is what an aggregator sends for itself, such as the weights of a mean.
+# What has no name of the algorithm's: what aggregators send for themselves, such as the
+# weights of a mean, and all that a process sends which our composer has not made.
 _UNNAMED = "aggregation"
-_NAMES = {"averages": "metrics", "counts": "metrics", "weight": _UNNAMED}
+
+_UPLOADS = (
+  "federated_aggregate",
+  "federated_secure_modular_sum",
+  "federated_secure_sum",
+  "federated_secure_sum_bitwidth",
+)
 
 
 class RoundTraffic(NamedTuple):
@@ -44,7 +50,9 @@ def bytes_per_client(next_computation: tff.Computation) -> RoundTraffic:
   """Counts what is broadcast and aggregated: exact, and the same on every runtime.
 
   Parts have the names that the algorithm gave them, and "hparams", "round_num",
-  "metrics" for what a composed process adds, "aggregation" for what aggregators add.
+  "metrics" for what a composed process adds, "aggregation" for all else. A part that an
+  aggregator sends in another form, such as a compressed one, is among that. Secure sums
+  count as their numbers alone.
   """
   block = compiler.to_call_dominant(next_computation)
   down: collections.Counter[str] = collections.Counter()
@@ -56,7 +64,7 @@ def bytes_per_client(next_computation: tff.Computation) -> RoundTraffic:
     ):
       if node.function.uri == "federated_broadcast":
         down.update(_parts(node.argument.type_signature.member))
-      elif node.function.uri == "federated_aggregate":
+      elif node.function.uri in _UPLOADS:
         up.update(_parts(node.argument.type_signature[0].member))
     return node, False
 
@@ -71,20 +79,37 @@ def record_columns(process: StatefulProcess) -> list[str]:
 
 
 def _parts(t: tff.Type) -> dict[str, int]:
-  """Bytes of a value by the names of its fields; those in "parts" by their own."""
+  """Bytes of a value by part, as far as the composer has named them."""
   parts: collections.Counter[str] = collections.Counter()
-  if isinstance(t, tff.StructType):
-    for name, element in tff.structure.iter_elements(t):
-      if name == "parts":
-        parts.update(_parts(element))
-      else:
-        parts[_NAMES.get(name, name) or _UNNAMED] += _bytes_of(element)
+  fields = _fields(t)
+  names = [name for name, _ in fields]
+  if names[:2] == ["parts", "hparams"]:  # The broadcast.
+    for name, element in [*_fields(fields[0][1]), *fields[1:]]:
+      parts[name] += _bytes_of(element)
+  elif names == ["averages", "counts"]:
+    parts["metrics"] += _bytes_of(t)
+  elif len(names) == 1 and names[0] is not None:  # An aggregate.
+    parts[names[0]] += _bytes_of(t)
+  elif len(names) == 2 and names[1] == "weight":  # One whose clients remember it.
+    parts[names[0]] += _bytes_of(fields[0][1])
+    parts[_UNNAMED] += _bytes_of(fields[1][1])
+  elif names and all(_names(e) == [name] for name, e in fields):  # Aggregates, sent on.
+    for name, element in fields:
+      parts[name] += _bytes_of(element)
   else:
     parts[_UNNAMED] += _bytes_of(t)
   return parts
 
 
+def _fields(t: tff.Type) -> list[tuple]:
+  return list(tff.structure.iter_elements(t)) if isinstance(t, tff.StructType) else []
+
+
+def _names(t: tff.Type) -> list:
+  return [name for name, _ in _fields(t)]
+
+
 def _bytes_of(t: tff.Type) -> int:
   if isinstance(t, tff.StructType):
-    return sum(_bytes_of(e) for _, e in tff.structure.iter_elements(t))
+    return sum(_bytes_of(e) for _, e in _fields(t))
   return int(np.prod(t.shape, dtype=np.int64)) * np.dtype(t.dtype).itemsize
