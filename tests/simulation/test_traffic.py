@@ -360,33 +360,50 @@ def test_counts_every_exchange_of_a_computation():
 
 
 def test_parts_have_the_names_of_their_fields():
-  """Fields of "parts" have their own; two exchanges of one name are one part."""
+  """Fields of a broadcast's "parts" have their own names, and so has what is sent on."""
   sent_type = tff.to_type(
     OrderedDict(
       parts=OrderedDict(
         a=(np.int8, [5]), b=OrderedDict(c=np.int64, d=(np.bool_, [2, 3]))
       ),
-      hparams=OrderedDict(a=np.float32),
+      hparams=OrderedDict(x=np.float32),
     )
   )
-  returned_type = tff.to_type(
-    OrderedDict(a=(np.float32, [2]), weight=np.float32, counts=np.int64)
-  )
+  returned_type = tff.to_type(OrderedDict(a=(np.float32, [2])))
 
   @tff.federated_computation(
     tff.FederatedType(sent_type, tff.SERVER),
     tff.FederatedType(returned_type, tff.CLIENTS),
   )
   def exchange(sent, returned):
-    total = tff.federated_sum(returned)
-    mean = tff.federated_mean(returned.a, returned.weight)
-    return tff.federated_broadcast(sent), tff.federated_broadcast(total), mean
+    total = tff.federated_zip(OrderedDict(a=tff.federated_sum(returned)))
+    return tff.federated_broadcast(sent), tff.federated_broadcast(total)
 
   found = traffic.bytes_per_client(exchange)
-  returned = {"a": 8, "aggregation": 4, "metrics": 8}
-  assert found.down == {**returned, "a": 5 + 8, "b": 8 + 6, "hparams": 4}
-  # The mean, which has no name, sums 2 numbers and their weight.
-  assert found.up == {**returned, "aggregation": 4 + 8 + 4}
+  assert found.down == {"a": 5 + 8, "b": 8 + 6, "hparams": 4}
+  assert found.up == {"a": 8}
+
+
+@pytest.mark.parametrize(
+  "factory", [tff.learning.robust_aggregator, tff.learning.compression_aggregator]
+)
+def test_an_aggregators_own_fields_are_no_parts(federation, factory):
+  """However it names what it sends for itself, or in what form it sends the model."""
+  process = fed_avg.build_fed_avg(federation.model, model_aggregator=factory())
+  found = traffic.bytes_per_client(process.next)
+  assert set(found.down) <= {"model", "hparams", "aggregation"}
+  assert found.down["model"] == 4 * _P
+  assert set(found.up) <= {"model", "aggregation", "metrics"}
+
+
+def test_secure_sums_are_counted():
+  """Of 5 numbers of 4 bytes."""
+
+  @tff.federated_computation(tff.FederatedType((np.int32, [5]), tff.CLIENTS))
+  def exchange(at_clients):
+    return tff.federated_secure_sum_bitwidth(at_clients, 8)
+
+  assert traffic.bytes_per_client(exchange).up == {"aggregation": 20}
 
 
 def _broadcast_of(name: str, dtype):

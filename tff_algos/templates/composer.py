@@ -4,7 +4,7 @@ This is the one place that writes federated computations. A round is
 
 1. the distributor says what of the server's variables is sent, as named parts;
 2. every client reads its examples and runs the client work on what it received;
-3. a message with a number that is not finite is dropped: it counts for nothing, the
+3. a result with a number that is not finite is dropped: it counts for nothing, the
    client's state stays as it was, and the metrics count it;
 4. each named part of the messages is aggregated by its own aggregator, which may have
    the clients remember what they sent (`ClientMemoryFactory`);
@@ -448,9 +448,14 @@ class _ClientWorkOutput(NamedTuple):
 def _drop_non_finite(
   result: ClientResult, old_client_state: Any, num_examples: tf.Tensor
 ) -> _ClientWorkOutput:
-  """Gives a client whose message is not finite no weight and leaves its state alone."""
-  sent = tf.nest.flatten((result.message, result.weight))
-  accepted = tf.reduce_all([tf.reduce_all(tf.math.is_finite(v)) for v in sent])
+  """Gives a client whose result is not finite no weight and leaves its state alone.
+
+  The result's state and metrics count too: a message may be finite without them, such as
+  that of the layers which travel, or of steps along what the clients have estimated.
+  """
+  made = (result.message, result.weight, result.metrics, result.client_state)
+  numbers = [v for v in tf.nest.flatten(made) if v.dtype.is_floating]
+  accepted = tf.reduce_all([tf.reduce_all(tf.math.is_finite(v)) for v in numbers])
 
   def keep(value, otherwise):
     return tf.nest.map_structure(lambda v, o: tf.where(accepted, v, o), value, otherwise)
