@@ -104,9 +104,12 @@ def table(runs: Sequence[Run], target: Optional[float]) -> str:
       f"{run.megabytes[-1]:,.0f}",
     ]
     if target is not None:
-      there = [k for k, a in enumerate(run.accuracy) if a >= 100 * target]
-      found = [str(run.rounds[there[0]]), f"{run.megabytes[there[0]]:,.0f}"]
-      line += found if there else ["not reached", ""]
+      reached = [a >= 100 * target for a in run.accuracy]
+      if any(reached):
+        first = reached.index(True)
+        line += [str(run.rounds[first]), f"{run.megabytes[first]:,.0f}"]
+      else:
+        line += ["not reached", ""]
     lines.append(line)
   return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

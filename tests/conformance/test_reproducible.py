@@ -45,7 +45,7 @@ def test_clients_with_the_same_examples_draw_differently(federate, name):
 def by_threads(in_process):
   """Runtimes with one, two and four threads; none is installed."""
   runtimes = [
-    runtime.create_runtime("in_process", num_threads=threads) for threads in (1, 2, 4)
+    runtime.create_runtime("in_process", num_threads=threads) for threads in (1, 4)
   ]
   yield runtimes
   for each in runtimes:
@@ -61,5 +61,4 @@ def test_number_of_threads_does_not_matter(federate, in_process, by_threads, nam
       found.append(everything(federate(name, "noisy").run(ROUNDS)))
   finally:
     tff.framework.set_default_context(in_process.context)
-  driver.assert_same(found[1], found[0], "two threads")
-  driver.assert_same(found[2], found[0], "four threads")
+  driver.assert_same(found[1], found[0], "four threads")

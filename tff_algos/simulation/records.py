@@ -10,13 +10,13 @@ import math
 import os
 import statistics
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
-import tensorflow as tf
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from tff_algos.simulation.loop import Record
+if TYPE_CHECKING:
+  from tff_algos.simulation.loop import Record
 
 METRICS = "metrics.csv"
 SUMMARY = "summary.json"
@@ -43,6 +43,9 @@ class RecordWriter:
 
   def start(self, records: list[Record]) -> None:
     """Opens the files and writes the rounds done before."""
+    # Not at the top, so that a program which only reads records starts at once.
+    import tensorflow as tf
+
     events = os.path.join(self._run_dir, _EVENTS)
     for old in glob.glob(os.path.join(events, "events.out.tfevents.*")):
       os.remove(old)
@@ -55,6 +58,8 @@ class RecordWriter:
 
   def write(self, record: Record) -> None:
     """Adds one round."""
+    import tensorflow as tf
+
     row = ["" if record.get(c) is None else record[c] for c in self._columns]
     csv.writer(self._csv).writerow(row)
     self._csv.flush()
