@@ -470,7 +470,7 @@ REPLAYS: Mapping[str, Row] = {
         "one_epoch": dict(epochs=1, batch_size=1, learning_rate=0.05),
         "slow": dict(max_learning_rate=0.11),
       },
-      dict(alpha=0.3, max_learning_rate=0.4),
+      dict(alpha=0.3, max_learning_rate=0.4, direction="aggregated"),
     ),
     server_extra=_fed_agg_extra,
     size=1.0,

@@ -64,11 +64,11 @@ class FedAggHparams(PlainSgd):
     high=20,
   )
   direction: str = hparam(
-    "aggregated",
-    "Along what a local step goes: aggregated, the mean-field gradient of its epoch; or "
-    "local, the client's own gradient.",
-    source="paper, Eq. (5) (aggregated) and Eq. (2) (local)",
-    choices=("aggregated", "local"),
+    "local",
+    "Along what a local step goes: local, the client's own gradient; or aggregated, the "
+    "mean-field gradient of its epoch.",
+    source="paper, Eq. (2) (local, nearer to its tables) and Eq. (5) (aggregated)",
+    choices=("local", "aggregated"),
   )
   planned_steps: str = hparam(
     "one",
