@@ -356,9 +356,9 @@ def test_refuses_a_base_below_1_or_not_finite(base):
     _factory(base=base)
 
 
-@pytest.mark.parametrize("total_weight", [0, -1.0, math.nan])
+@pytest.mark.parametrize("total_weight", [0, -1.0, math.nan, math.inf])
 def test_refuses_a_total_weight_that_is_not_positive(total_weight):
-  message = rf"^total_weight must be positive; found {total_weight}\.$"
+  message = rf"^total_weight must be positive and finite; found {total_weight}\.$"
   with pytest.raises(ValueError, match=message):
     TemporalWeightingFactory(_INITIAL, total_weight=total_weight)
 
