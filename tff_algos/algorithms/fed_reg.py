@@ -8,22 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from typing import NamedTuple, Optional
+from typing import Optional
 
 import tensorflow as tf
 
 from tff_algos.algorithms import fed_avg
-from tff_algos.client_data import Examples
-from tff_algos.client_work import gradients, local_training, tree_math
+from tff_algos.client_work import gradients, local_training, pseudo_data, tree_math
 from tff_algos.client_work.model_update import model_update
 from tff_algos.hyper_parameters import PlainSgd, hparam
 from tff_algos.models.functional import Model, Weights
 from tff_algos.templates import composer
 from tff_algos.templates.stateful_process import StatefulProcess
-
-# Examples whose pseudo and perturbed data are made at once: many more than a mini-batch,
-# because each example's are made by itself and large batches cost less.
-_CHUNK = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,96 +82,6 @@ class FedRegHparams(PlainSgd):
 @dataclasses.dataclass(frozen=True)
 class FedRegMgHparams(FedRegHparams):
   """Hyper-parameters of FedReg with modified gradients."""
-
-
-class _PseudoData(NamedTuple):
-  """Of all of a client's examples, in their order; inputs are preprocessed.
-
-  Attributes:
-    x: Pseudo inputs (n, ...).
-    targets: The received model's predictions for them, as targets (n, C).
-    perturbed_x: Perturbed inputs (n, ...); their labels are the examples' own.
-  """
-
-  x: tf.Tensor
-  targets: tf.Tensor
-  perturbed_x: tf.Tensor
-
-  def rows(self, rows: tf.Tensor) -> _PseudoData:
-    return _PseudoData(*(tf.gather(v, rows) for v in self))
-
-
-def make_pseudo_data(
-  model: Model, start: Weights, examples: Examples, seed: tf.Tensor, h: FedRegHparams
-) -> _PseudoData:
-  """Pseudo data by `pseudo_steps` signed steps up the received model's loss [paper].
-
-  x_j = x_(j-1) + eta sign(grad_x L(x_(j-1), y)), with eta = `pseudo_step` for the pseudo
-  and `perturbation_ratio` times that for the perturbed data, and the model in inference
-  mode. The mini-batches whose ranges limit them are those of the first epoch
-  [convention].
-  """
-  assert model.soft_targets is not None  # `_build` has checked it.
-  soft_targets, n = model.soft_targets, tf.shape(examples.y)[0]
-  x = model.preprocess(examples.x)
-  low, high = _ranges(x, local_training.batch_order(seed, n, h.epochs)[0], h)
-  steps = tf.stack([h.pseudo_step, h.pseudo_step * h.perturbation_ratio])
-  ones = [1] * (x.shape.rank - 1)
-
-  def predict(inputs):
-    return model.predict(start, inputs, False, seed)
-
-  def body(first, pseudo, targets, perturbed):
-    here = slice(first, first + _CHUNK)
-    y, size = examples.y[here], tf.shape(examples.y[here])[0]
-
-    # Both kinds in one batch: first the pseudo, then the perturbed data.
-    def twice(v):
-      return tf.concat([v, v], axis=0)
-
-    labels, lowest, highest = twice(y), twice(low[here]), twice(high[here])
-    length = tf.reshape(tf.repeat(steps, size), [-1, *ones])
-    v = twice(x[here])
-    for _ in range(h.pseudo_steps):
-      with tf.GradientTape() as tape:
-        tape.watch(v)
-        loss = tf.reduce_sum(model.example_losses(labels, predict(v)))
-      v = v + length * tf.sign(tape.gradient(loss, v))
-      if h.clip_range == "batch":
-        v = tf.clip_by_value(v, lowest, highest)
-    chunk = first // _CHUNK
-    return (
-      first + _CHUNK,
-      pseudo.write(chunk, v[:size]),
-      targets.write(chunk, soft_targets.of(predict(v[:size]))),
-      perturbed.write(chunk, v[size:]),
-    )
-
-  def empty():
-    return tf.TensorArray(tf.float32, size=(n + _CHUNK - 1) // _CHUNK, infer_shape=False)
-
-  _, *made = tf.while_loop(
-    lambda first, *_: first < n,
-    body,
-    (tf.constant(0), empty(), empty(), empty()),
-    parallel_iterations=1,
-  )
-  pseudo, targets, perturbed = (array.concat() for array in made)
-  # An array of chunks does not know its elements' shape.
-  pseudo, perturbed = (tf.ensure_shape(v, x.shape) for v in (pseudo, perturbed))
-  return _PseudoData(pseudo, targets, perturbed)
-
-
-def _ranges(x: tf.Tensor, order: tf.Tensor, h: FedRegHparams):
-  """Smallest and largest input of each example's mini-batch, both (n, 1, ...)."""
-  n = tf.shape(x)[0]
-  place = tf.argsort(order)
-  batch = place // (n if h.batch_size is None else h.batch_size)
-  axes = list(range(1, x.shape.rank))
-  count = tf.reduce_max(batch) + 1
-  low = tf.math.unsorted_segment_min(tf.reduce_min(x, axes, keepdims=True), batch, count)
-  high = tf.math.unsorted_segment_max(tf.reduce_max(x, axes, keepdims=True), batch, count)
-  return tf.gather(low, batch), tf.gather(high, batch)
 
 
 def remove_component(gradient: Weights, direction: Weights) -> Weights:
@@ -254,10 +159,25 @@ def _build(model, hparams, model_aggregator, *, modified_gradient) -> StatefulPr
 
     return gradients.mean_gradient(losses_at, weights)[0]
 
+  def limits(examples, seed, h):
+    """The range of each example's mini-batch in the first epoch [convention]."""
+    order = local_training.batch_order(seed, tf.shape(examples.y)[0], h.epochs)[0]
+    x = model.preprocess(examples.x)
+    return pseudo_data.range_of_batches(x, order, h.batch_size)
+
   def client_update(received, client_state, examples, seed, h):
     start = tuple(received["model"])
     if h.pseudo_steps:
-      data = make_pseudo_data(model, start, examples, seed, h)
+      data = pseudo_data.make_pseudo_data(
+        model,
+        start,
+        examples,
+        seed,
+        pseudo_step=h.pseudo_step,
+        perturbed_step=h.pseudo_step * h.perturbation_ratio,
+        num_steps=h.pseudo_steps,
+        limits=limits(examples, seed, h) if h.clip_range == "batch" else None,
+      )
 
     def between(share, weights):
       return tuple(x + share * (w - x) for w, x in zip(weights, start))

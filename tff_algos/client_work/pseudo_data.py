@@ -1,0 +1,135 @@
+"""Pseudo and perturbed data: examples moved up the loss of the received model.
+
+Xu, Hong, Huang, Jiang (FedReg), ICLR 2022, Eqs. (2) and (3).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Optional
+
+import tensorflow as tf
+
+from tff_algos.client_data import Examples
+from tff_algos.models.functional import Model, Weights
+
+# Examples whose data are made at once: many more than a mini-batch, because each one's
+# are made by itself and large batches cost less.
+_CHUNK = 256
+
+
+class PseudoData(NamedTuple):
+  """Of all of a client's examples, in their order; inputs are preprocessed.
+
+  Attributes:
+    x: Pseudo inputs, float32 (n, ...).
+    targets: The received model's predictions for them, as targets (n, C).
+    perturbed_x: Perturbed inputs, float32 (n, ...); their labels are the examples' own.
+  """
+
+  x: tf.Tensor
+  targets: tf.Tensor
+  perturbed_x: tf.Tensor
+
+  def rows(self, rows: tf.Tensor) -> PseudoData:
+    """Those of some examples, int32 (B,)."""
+    return PseudoData(*(tf.gather(v, rows) for v in self))
+
+
+class InputRange(NamedTuple):
+  """Smallest and largest input allowed for each example, both (n, 1, ...)."""
+
+  low: tf.Tensor
+  high: tf.Tensor
+
+
+def range_of_batches(
+  x: tf.Tensor, order: tf.Tensor, batch_size: Optional[int]
+) -> InputRange:
+  """The range of the inputs in each example's mini-batch.
+
+  Args:
+    x: Preprocessed inputs (n, ...).
+    order: int32 (n,), the order in which an epoch meets the examples.
+    batch_size: Examples in a mini-batch; None: all.
+  """
+  place = tf.argsort(order)
+  batch = tf.zeros_like(place) if batch_size is None else place // batch_size
+  axes, count = list(range(1, x.shape.rank)), tf.reduce_max(batch) + 1
+  low = tf.math.unsorted_segment_min(tf.reduce_min(x, axes, keepdims=True), batch, count)
+  high = tf.math.unsorted_segment_max(tf.reduce_max(x, axes, keepdims=True), batch, count)
+  return InputRange(tf.gather(low, batch), tf.gather(high, batch))
+
+
+def make_pseudo_data(
+  model: Model,
+  start: Weights,
+  examples: Examples,
+  seed: tf.Tensor,
+  *,
+  pseudo_step: tf.Tensor,
+  perturbed_step: tf.Tensor,
+  num_steps: int,
+  limits: Optional[InputRange],
+) -> PseudoData:
+  """Moves each example by signed steps up the loss of the received model [paper].
+
+  x_j = x_(j-1) + eta sign(grad_x L(x_(j-1), y)), j = 1..`num_steps`, with the model in
+  inference mode and `pseudo_step` or `perturbed_step` for eta.
+
+  Args:
+    model: The model, which has `soft_targets`.
+    start: The received weights.
+    examples: The client's examples.
+    seed: int32 (2,), for the model.
+    pseudo_step: Length of a step of the pseudo data, in units of the model's input.
+    perturbed_step: That of the perturbed data.
+    num_steps: How many steps, > 0.
+    limits: What inputs are cut to after each step; None: nothing.
+  """
+  assert model.soft_targets is not None
+  soft_targets, n = model.soft_targets, tf.shape(examples.y)[0]
+  x = model.preprocess(examples.x)
+  lengths = tf.stack([pseudo_step, perturbed_step])
+  ones = [1] * (x.shape.rank - 1)
+
+  def predict(inputs):
+    return model.predict(start, inputs, False, seed)
+
+  def body(first, pseudo, targets, perturbed):
+    here = slice(first, first + _CHUNK)
+    y, size = examples.y[here], tf.shape(examples.y[here])[0]
+
+    # Both kinds in one batch: first the pseudo, then the perturbed data.
+    def twice(v):
+      return tf.concat([v, v], axis=0)
+
+    labels, v = twice(y), twice(x[here])
+    length = tf.reshape(tf.repeat(lengths, size), [-1, *ones])
+    for _ in range(num_steps):
+      with tf.GradientTape() as tape:
+        tape.watch(v)
+        loss = tf.reduce_sum(model.example_losses(labels, predict(v)))
+      v = v + length * tf.sign(tape.gradient(loss, v))
+      if limits is not None:
+        v = tf.clip_by_value(v, twice(limits.low[here]), twice(limits.high[here]))
+    chunk = first // _CHUNK
+    return (
+      first + _CHUNK,
+      pseudo.write(chunk, v[:size]),
+      targets.write(chunk, soft_targets.of(predict(v[:size]))),
+      perturbed.write(chunk, v[size:]),
+    )
+
+  def empty():
+    return tf.TensorArray(tf.float32, size=(n + _CHUNK - 1) // _CHUNK, infer_shape=False)
+
+  _, *made = tf.while_loop(
+    lambda first, *_: first < n,
+    body,
+    (tf.constant(0), empty(), empty(), empty()),
+    parallel_iterations=1,
+  )
+  pseudo, targets, perturbed = (array.concat() for array in made)
+  # An array of chunks does not know its elements' shape.
+  pseudo, perturbed = (tf.ensure_shape(v, x.shape) for v in (pseudo, perturbed))
+  return PseudoData(pseudo, targets, perturbed)
