@@ -222,6 +222,8 @@ class _Process:
         stdout=out,
         stderr=err,
         start_new_session=True,
+        # A shell starts a job in the background with Ctrl-C ignored, these tests too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
       )
 
   def end(self, seconds: float = 200) -> Done:
