@@ -10,6 +10,8 @@ import replay
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos.aggregators.temporal_weighting import TemporalWeightingFactory
+from tff_algos.algorithms.fed_agg import build_fed_agg
 from tff_algos.client_work import local_training
 
 
@@ -412,3 +414,27 @@ def test_first_step_of_the_adaptive_servers(federate, name, next_v):
     v = next_v(tau**2, delta**2, 0.7)
     expected.append(x + eta * (1 - b1) * delta / (np.sqrt(v) + tau))
   driver.assert_close(federation.round(clients).weights, expected)
+
+
+def test_temporal_weights_after_estimates_are_the_mean_while_everyone_takes_part(
+  in_process, problem_of
+):
+  """All uploads are then of one age; the estimates' exchanges leave no memory."""
+  problem = problem_of("linear")
+  hparams = driver.hparams_of("fedagg", estimates="fixed_point")
+  temporal = TemporalWeightingFactory(
+    problem.model.initial_weights, total_weight=sum(problems.SIZES)
+  )
+  one, other = (
+    driver.Federation(
+      build_fed_agg(problem.model, hparams, model_aggregator=aggregator),
+      problem,
+      hparams,
+      seed=1,
+    )
+    for aggregator in (temporal, None)
+  )
+  for _ in range(2):
+    one.round(range(problems.NUM_CLIENTS))
+    other.round(range(problems.NUM_CLIENTS))
+    driver.assert_close(one.weights, other.weights)

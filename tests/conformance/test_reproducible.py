@@ -43,7 +43,7 @@ def test_clients_with_the_same_examples_draw_differently(federate, name):
 
 @pytest.fixture(scope="module")
 def by_threads(in_process):
-  """Runtimes with one, two and four threads; none is installed."""
+  """Runtimes with one and with four threads; none is installed."""
   runtimes = [
     runtime.create_runtime("in_process", num_threads=threads) for threads in (1, 4)
   ]

@@ -284,7 +284,9 @@ class _Exchange:
       parts = OrderedDict([*received["parts"].items(), *known])
       before = client_state.own if own.memories else client_state
       result = client_update(parts, before, examples, client_input.seed, h)
-      if own.memories and not is_estimate:
+      if is_estimate:
+        result = result._replace(client_state=client_state)
+      elif own.memories:
         result = _contribute(own.memories, result, received, client_state.memory)
       return _drop_non_finite(result, client_state, tf.shape(examples.y)[0])
 
