@@ -108,10 +108,19 @@ def _cifar10(data_dir: Optional[str], cache_dir: str) -> Dataset:
   )
 
 
-def _model(module: str, function: str) -> Callable[[tuple[int, ...], int], Any]:
+def _har(data_dir: Optional[str], cache_dir: str) -> Dataset:
+  from tasks.datasets import har
+
+  del cache_dir
+  return har.load(data_dir)
+
+
+def _model(
+  module: str, function: str, **options: Any
+) -> Callable[[tuple[int, ...], int], Any]:
   def build(shape: tuple[int, ...], num_classes: int) -> Any:
     models = importlib.import_module(f"tasks.models.{module}")
-    return getattr(models, function)(shape, num_classes)
+    return getattr(models, function)(shape, num_classes, **options)
 
   return build
 
@@ -122,6 +131,22 @@ def _local(epochs: int, batch_size: int, learning_rate: float, momentum: float =
     batch_size=batch_size,
     learning_rate=learning_rate,
     momentum=momentum,
+  )
+
+
+def _har_lstm(name: str, sizes: tuple[int, int], num_weights: str) -> Task:
+  return Task(
+    name,
+    f"UCI HAR, LSTM {sizes[0]} and {sizes[1]} ({num_weights} weights), TWAFL's client "
+    "data generator.",
+    _har,
+    _model("lstm", "har_lstm", sizes=sizes),
+    partition="twafl:min_size=250,max_size=500",
+    num_clients=20,
+    clients_per_round=2,
+    rounds=1000,
+    hparams=_local(epochs=5, batch_size=10, learning_rate=0.01, momentum=0.5),
+    target_accuracy=0.9,
   )
 
 
@@ -185,6 +210,9 @@ _ROWS = (
     hparams=_local(epochs=5, batch_size=10, learning_rate=0.01, momentum=0.5),
     target_accuracy=0.95,
   ),
+  _har_lstm("har_lstm", (20, 10), "5,822"),
+  _har_lstm("har_lstm_25_25", (25, 25), "12,702"),
+  _har_lstm("har_lstm_100_100", (100, 100), "138,102"),
   Task(
     "mnist_two_class",
     "MNIST, CNN of FedReg (228,010 weights), 5,000 clients of two classes.",

@@ -65,26 +65,27 @@ def read(path: tf.Tensor, spec: ExampleSpec) -> Examples:
     tf.errors.InvalidArgumentError: When run, if the file is empty or its length does not
       fit the model's example.
   """
+  # Few operations: for a client with few examples, each costs as much as a step.
   raw = tf.io.read_file(path)
-  x_bytes, y_bytes = _bytes_of(spec.x), _bytes_of(spec.y)
-  # Filled up, so that a file shorter than a number meets the check below.
-  head = tf.strings.substr(raw, 0, _HEADER_BYTES) + b"\0" * _HEADER_BYTES
-  n = tf.io.decode_raw(tf.strings.substr(head, 0, _HEADER_BYTES), tf.int64)[0]
-  length = tf.cast(tf.strings.length(raw), tf.int64)
+  length = tf.strings.length(raw)
+  n = tf.cast(tf.io.decode_raw(raw, tf.int64, fixed_length=_HEADER_BYTES)[0], tf.int32)
+  x_bytes, y_bytes = n * _bytes_of(spec.x), n * _bytes_of(spec.y)
   # Not `==`: in the graphs that TFF traces it compares identities.
   fits = tf.debugging.Assert(
-    (n > 0) & tf.equal(_HEADER_BYTES + n * (x_bytes + y_bytes), length),
+    (n > 0) & tf.equal(_HEADER_BYTES + x_bytes + y_bytes, length),
     ["Not a client file of this model's examples, or an empty one:", path],
   )
   with tf.control_dependencies([fits]):
-    n = tf.cast(n, tf.int32)
-  x = tf.strings.substr(raw, _HEADER_BYTES, n * x_bytes)
-  y = tf.strings.substr(raw, _HEADER_BYTES + n * x_bytes, n * y_bytes)
-  x, y = tf.io.decode_raw(x, spec.x.dtype), tf.io.decode_raw(y, spec.y.dtype)
-  return Examples(
-    tf.reshape(x, tf.concat([[n], tf.constant(spec.x.shape.as_list(), tf.int32)], 0)),
-    tf.reshape(y, tf.concat([[n], tf.constant(spec.y.shape.as_list(), tf.int32)], 0)),
-  )
+    raw = tf.io.decode_raw(raw, tf.uint8)
+  _, x, y = tf.split(raw, [_HEADER_BYTES, x_bytes, y_bytes])
+  return Examples(_from_bytes(x, spec.x), _from_bytes(y, spec.y))
+
+
+def _from_bytes(raw: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
+  shape = spec.shape.as_list()
+  if spec.dtype.size == 1:
+    return tf.bitcast(tf.reshape(raw, [-1, *shape]), spec.dtype)
+  return tf.bitcast(tf.reshape(raw, [-1, *shape, spec.dtype.size]), spec.dtype)
 
 
 class ClientDirectory:

@@ -83,3 +83,22 @@ def test_cifar10_from_jpeg_pictures(shared_data_dir, tmp_path):
   assert config["num_weights"] == 62006
   # Ten classes: guessing gives 10 %.
   assert summary["best_accuracy"] > 0.15
+
+
+def test_har_from_the_archive(shared_data_dir, tmp_path):
+  run_dir = tmp_path / "run"
+  shown = _run(
+    "train.py",
+    "--algorithm=twafl",
+    "--task=har_lstm",
+    "--rounds=5",
+    f"--data_dir={shared_data_dir / 'har'}",
+    f"--cache_dir={tmp_path / 'cache'}",
+    f"--run_dir={run_dir}",
+  )
+  config, summary = _results(run_dir)
+  assert config["data"]["note"] in ("", "HAPT windows")
+  assert config["data"]["note"] in shown
+  assert config["num_weights"] == 5822
+  # Six activities: the most frequent one is 18 % of the test windows.
+  assert summary["best_accuracy"] > 0.2

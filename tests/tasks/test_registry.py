@@ -19,7 +19,7 @@ from tff_algos.models.functional import ExampleSpec
 every_task = pytest.mark.parametrize("name", registry.TASKS)
 
 # Training examples of the originals.
-_TRAIN = {"digits": 1437, "mnist": 60_000, "cifar10": 50_000}
+_TRAIN = {"digits": 1437, "mnist": 60_000, "cifar10": 50_000, "har": 7352}
 
 
 # --- The rows -----------------------------------------------------------------------

@@ -13,11 +13,11 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import contextlib
-import hashlib
+import functools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -26,34 +26,34 @@ import tensorflow_federated as tff
 from tensorflow.python.eager import context as tf_context
 from tensorflow_federated.python.core.impl.types import type_conversions
 
-from tff_algos.runtimes import compiler
+from tff_algos.runtimes import blocks, compiler, planning
 
-_blocks = tff.framework
 _Struct = tff.structure.Struct
-
-_SERVER_URIS = ("federated_value_at_server", "federated_eval_at_server")
-_CLIENT_URIS = ("federated_value_at_clients", "federated_eval_at_clients")
-_MAP_URIS = ("federated_apply", "federated_map", "federated_map_all_equal")
-_ZIP_URIS = ("federated_zip_at_server", "federated_zip_at_clients")
-
-
-class UnsupportedComputationError(NotImplementedError):
-  """The computation uses something that this runtime does not run."""
 
 
 class InProcessContext(tff.framework.SyncContext):
   """A TFF execution context that interprets computations in this process."""
 
-  def __init__(self, num_threads: Optional[int] = None):
+  def __init__(
+    self, num_threads: Optional[int] = None, devices: Optional[Sequence[str]] = None
+  ):
     """Makes the context.
 
     Args:
-      num_threads: How many clients are worked on at once; default: one for each core.
+      num_threads: How many clients are worked on at once on each device; default: one
+        on a GPU; on CPUs one for each core, shared out over the devices.
+      devices: Logical devices for the clients, such as ("GPU:0", "GPU:1"), which take
+        them in turn; the first is the server's too. Default: all GPUs that TensorFlow
+        sees, else its CPU.
+
+    Raises:
+      ValueError: TensorFlow has no such device.
     """
-    self._num_threads = num_threads or len(os.sched_getaffinity(0))
-    self._pool = concurrent.futures.ThreadPoolExecutor(
-      self._num_threads, thread_name_prefix="client"
-    )
+    self._queues = [
+      _Queue(device, num_threads or _default_threads(device, len(found)))
+      for found in [_find_devices(devices)]
+      for device in found
+    ]
     # By identity: TFF's computations hash by their content, which would serialise the
     # whole graph in every round. An entry goes when its computation does.
     self._plans: dict[int, _Plan] = {}
@@ -71,22 +71,33 @@ class InProcessContext(tff.framework.SyncContext):
       if plan is None:
         plan = self._plans[id(comp)] = _Plan(comp)
         weakref.finalize(comp, self._plans.pop, id(comp), None)
-    with _safe_for_threads():
-      result = plan.run(arg, self._in_order)
+    with _safe_for_threads(), tf.device(self.devices[0]):
+      result = plan.run(arg, self.devices, self._in_order)
     return type_conversions.type_to_py_container(result, comp.type_signature.result)
+
+  @property
+  def devices(self) -> tuple[str, ...]:
+    """The names of the devices that clients are placed on."""
+    return tuple(queue.device for queue in self._queues)
 
   def close(self) -> None:
     """Ends the client threads and forgets all compiled computations."""
-    self._pool.shutdown(wait=True)
+    for queue in self._queues:
+      queue.pool.shutdown(wait=True)
     self._plans.clear()
 
   def _in_order(self, function: Callable, arguments: Iterable) -> Iterator:
-    """Maps on the threads, in order, at most a few results ahead of the caller."""
+    """Maps on the devices in turn; in order, at most a few results ahead of the caller.
+
+    `function` takes the device's name and an argument.
+    """
     waiting: collections.deque[concurrent.futures.Future] = collections.deque()
+    most = 2 * sum(queue.num_threads for queue in self._queues)
     try:
-      for argument in arguments:
-        waiting.append(self._pool.submit(_run_safely, function, argument))
-        if len(waiting) > 2 * self._num_threads:
+      for i, argument in enumerate(arguments):
+        queue = self._queues[i % len(self._queues)]
+        waiting.append(queue.pool.submit(_run_safely, function, queue.device, argument))
+        if len(waiting) > most:
           yield waiting.popleft().result()
       while waiting:
         yield waiting.popleft().result()
@@ -94,6 +105,39 @@ class InProcessContext(tff.framework.SyncContext):
       for future in waiting:
         future.cancel()
       concurrent.futures.wait(waiting)
+
+
+class _Queue:
+  """The threads that work on the clients of one device."""
+
+  def __init__(self, device: str, num_threads: int):
+    self.device, self.num_threads = device, num_threads
+    self.pool = concurrent.futures.ThreadPoolExecutor(
+      num_threads, thread_name_prefix=f"clients of {device}"
+    )
+
+
+def _default_threads(device: str, num_devices: int) -> int:
+  if "GPU" in device:
+    return 1
+  return max(1, len(os.sched_getaffinity(0)) // num_devices)
+
+
+def _find_devices(names: Optional[Sequence[str]]) -> list[str]:
+  there = [d.name.replace("/device:", "") for d in tf.config.list_logical_devices()]
+  if names is None:
+    return [d for d in there if d.startswith("GPU")] or ["CPU:0"]
+  wanted = [name.upper() for name in names]
+  if not wanted:
+    raise ValueError("Give at least one device, or none to take all GPUs.")
+  for name in wanted:
+    if name not in there:
+      raise ValueError(
+        f"TensorFlow has no device {name!r} here: choose of {', '.join(there)}."
+      )
+  if len(set(wanted)) < len(wanted):
+    raise ValueError(f"A device is named twice: {', '.join(wanted)}.")
+  return wanted
 
 
 @contextlib.contextmanager
@@ -115,371 +159,31 @@ def _safe_for_threads() -> Iterator[None]:
     context.function_call_options = before
 
 
-def _run_safely(function: Callable, argument: Any) -> Any:
-  with _safe_for_threads():
-    return function(argument)
+def _run_safely(function: Callable, device: str, argument: Any) -> Any:
+  with _safe_for_threads(), tf.device(device):
+    return function(device, argument)
 
 
-# --- Values as flat lists of tensors ---------------------------------------------------
+class _ClientWork:
+  """What the clients do between two exchanges, traced when it is first needed."""
 
-
-def _specs(t: tff.Type) -> list[tf.TensorSpec]:
-  if isinstance(t, tff.TensorType):
-    return [tf.TensorSpec(t.shape, t.dtype)]
-  if isinstance(t, tff.SequenceType):
-    return [tf.TensorSpec([], tf.variant)]
-  if isinstance(t, tff.StructType):
-    return [s for _, e in tff.structure.iter_elements(t) for s in _specs(e)]
-  raise UnsupportedComputationError(f"The in_process runtime has no values of type {t}.")
-
-
-def _pack(t: tff.Type, leaves: Iterator) -> Any:
-  if isinstance(t, tff.StructType):
-    return _Struct([(n, _pack(e, leaves)) for n, e in tff.structure.iter_elements(t)])
-  return next(leaves)
-
-
-def _flatten(t: tff.Type, value: Any) -> list:
-  """The leaves of a value from outside or from a trace, in the order of its type."""
-  if isinstance(t, tff.StructType):
-    elements = list(tff.structure.iter_elements(t))
-    return [
-      leaf
-      for (_, e), v in zip(elements, _elements(value, [n for n, _ in elements], t))
-      for leaf in _flatten(e, v)
-    ]
-  if isinstance(t, tff.SequenceType) and isinstance(value, tf.data.Dataset):
-    return [tf.data.experimental.to_variant(value)]
-  return [value]
-
-
-def _elements(value: Any, names: list, t: tff.Type) -> list:
-  if isinstance(value, Mapping):
-    values = [value[n] for n in names] if all(names) else list(value.values())
-  elif hasattr(value, "__attrs_attrs__"):
-    values = [getattr(value, n) for n in names]
-  else:
-    values = list(value)
-  if len(values) != len(names):
-    raise TypeError(f"Expected a value of type {t}; found {len(values)} elements.")
-  return values
-
-
-def _tensors(specs: list[tf.TensorSpec], leaves: list) -> list[tf.Tensor]:
-  return [tf.convert_to_tensor(v, s.dtype) for s, v in zip(specs, leaves)]
-
-
-def _to_numpy(tensor: tf.Tensor) -> Any:
-  # `numpy()` would copy an array that nothing else can change.
-  return np.asarray(tensor) if tensor.shape.rank else tensor.numpy()
-
-
-# --- Evaluation of unplaced building blocks inside a trace ------------------------------
-
-
-class _Lazy:
-  """An unplaced expression, evaluated in whichever trace needs its value."""
-
-  def __init__(self, block, env):
-    self.block, self.env = block, env
-
-
-def _evaluate(block, env: Mapping[str, Any]) -> Any:
-  """The value of a block without federated parts: tensors, structs, functions."""
-  if isinstance(block, _blocks.Reference):
-    value = env[block.name]
-    return _evaluate(value.block, value.env) if isinstance(value, _Lazy) else value
-  if isinstance(block, _blocks.Lambda):
-    name, result = block.parameter_name, block.result
-    return lambda a=None: _evaluate(result, {**env, name: a} if name else env)
-  if isinstance(block, _blocks.CompiledComputation):
-    return lambda a=None: _call_tensorflow(block, a)
-  if isinstance(block, _blocks.Call):
-    function = _evaluate(block.function, env)
-    argument = block.argument
-    return function(None if argument is None else _evaluate(argument, env))
-  if isinstance(block, _blocks.Block):
-    env = dict(env)
-    for name, value in block.locals:
-      env[name] = _evaluate(value, env)
-    return _evaluate(block.result, env)
-  if isinstance(block, _blocks.Selection):
-    source = _evaluate(block.source, env)
-    return source[block.index] if block.index is not None else getattr(source, block.name)
-  if isinstance(block, _blocks.Struct):
-    return _Struct(
-      [(n, _evaluate(b, env)) for n, b in tff.structure.iter_elements(block)]
-    )
-  if isinstance(block, _blocks.Literal):
-    return tf.constant(block.value)
-  raise UnsupportedComputationError(
-    f"The in_process runtime cannot run {type(block).__name__} blocks: "
-    f"{block.compact_representation()[:200]}"
-  )
-
-
-def _call_tensorflow(block, argument: Any) -> Any:
-  """Puts a TensorFlow computation's graph into the function that is being traced."""
-  signature = block.type_signature
-  proto = block.proto.tensorflow
-  if proto.initialize_op:
-    raise UnsupportedComputationError(
-      "The in_process runtime runs pure TensorFlow only, and this computation holds "
-      "variables: build it from a functional model, or use the local_worker runtime."
-    )
-  graph_def = tf.compat.v1.GraphDef.FromString(proto.graph_def.value)
-  _register_functions(graph_def)
-  inputs: dict[str, tf.Tensor] = {}
-  if signature.parameter is not None:
-    names = _tensor_names(proto.parameter)
-    leaves = _flatten(signature.parameter, argument)
-    specs = _specs(signature.parameter)
-    inputs.update(zip(names, _tensors(specs, leaves)))
-  if proto.session_token_tensor_name:
-    inputs[proto.session_token_tensor_name] = tf.constant("")
-  names = _tensor_names(proto.result)
-  outputs = tf.graph_util.import_graph_def(
-    graph_def, input_map=inputs, return_elements=names
-  )
-  for tensor, spec in zip(outputs, _specs(signature.result)):
-    if tensor.dtype != tf.variant:
-      tensor.set_shape(spec.shape)
-  return _pack(signature.result, iter(outputs))
-
-
-def _register_functions(graph_def: tf.compat.v1.GraphDef) -> None:
-  """Makes the functions of a graph known to TensorFlow, under names of their own.
-
-  `import_graph_def` leaves that to the caller, and two computations from different
-  processes may use one name for two functions.
-  """
-  library = graph_def.library
-  suffix = "_" + hashlib.sha256(library.SerializeToString(deterministic=True)).hexdigest()
-  names = {f.signature.name: f.signature.name + suffix for f in library.function}
-  nodes = list(graph_def.node)
-  for function in library.function:
-    function.signature.name = names[function.signature.name]
-    nodes.extend(function.node_def)
-  for gradient in library.gradient:
-    gradient.function_name = names[gradient.function_name]
-    gradient.gradient_func = names[gradient.gradient_func]
-  for node in nodes:
-    node.op = names.get(node.op, node.op)
-    for attribute in node.attr.values():
-      references = list(attribute.list.func) if attribute.HasField("list") else []
-      if attribute.HasField("func"):
-        references.append(attribute.func)
-      for reference in references:
-        reference.name = names.get(reference.name, reference.name)
-  context = tf_context.context()
-  context.ensure_initialized()
-  for function in library.function:
-    if not context.has_function(function.signature.name):
-      context.add_function_def(function)
-
-
-def _tensor_names(binding) -> list[str]:
-  kind = binding.WhichOneof("binding")
-  if kind == "struct":
-    return [name for element in binding.struct.element for name in _tensor_names(element)]
-  if kind == "sequence":
-    return [binding.sequence.variant_tensor_name]
-  return [binding.tensor.tensor_name]
-
-
-# --- Planning --------------------------------------------------------------------------
-
-
-class _Node:
-  """A federated value of the computation.
-
-  `level` counts the exchanges from clients to server that it depends on.
-  """
-
-  def __init__(self, kind: str, t: tff.FederatedType, inputs=(), detail: Any = None):
-    self.kind, self.type, self.inputs, self.detail = kind, t.member, tuple(inputs), detail
-    self.at_server = t.placement is tff.SERVER
-    self.all_equal = t.all_equal
-    below = max((n.level for n in self.inputs), default=0)
-    self.level = below + 1 if kind == "aggregate" else below
-
-  @property
-  def is_source(self) -> bool:
-    """Whether it is given to a step rather than computed in one."""
-    return self.kind in ("argument", "broadcast", "aggregate")
-
-
-def _plan_block(block, env: Mapping[str, Any]) -> Any:
-  """The symbolic value of a block: `_Node`s, structs of them, or `_Lazy` expressions."""
-  if not tff.types.contains(
-    block.type_signature, lambda t: isinstance(t, tff.FederatedType)
+  def __init__(
+    self, requested: list[planning.Node], is_given: Callable[[planning.Node], bool]
   ):
-    return _Lazy(block, env)
-  if isinstance(block, _blocks.Reference):
-    return env[block.name]
-  if isinstance(block, _blocks.Block):
-    env = dict(env)
-    for name, value in block.locals:
-      env[name] = _plan_block(value, env)
-    return _plan_block(block.result, env)
-  if isinstance(block, _blocks.Struct):
-    elements = tff.structure.iter_elements(block)
-    return _Struct([(n, _plan_block(b, env)) for n, b in elements])
-  if isinstance(block, _blocks.Selection):
-    source = _plan_block(block.source, env)
-    return source[block.index] if block.index is not None else getattr(source, block.name)
-  if isinstance(block, _blocks.Call) and isinstance(block.function, _blocks.Intrinsic):
-    return _plan_intrinsic(block.function.uri, block.argument, block.type_signature, env)
-  if isinstance(block, _blocks.Call):
-    function = block.function
-    if isinstance(function, _blocks.Lambda):
-      argument = _plan_block(block.argument, env)
-      return _plan_block(function.result, {**env, function.parameter_name: argument})
-  raise UnsupportedComputationError(
-    "The in_process runtime cannot plan this federated expression: "
-    f"{block.compact_representation()[:200]}"
-  )
+    self.requested, self._is_given = requested, is_given
 
+  def for_clients(self, num_clients: int) -> planning.Step | blocks.Blocks:
+    """How that many clients work: one by one or in blocks."""
+    in_blocks = self._blocks if num_clients >= blocks.FEWEST_CLIENTS else None
+    return in_blocks or self._step
 
-def _plan_intrinsic(uri: str, argument, result_type, env) -> _Node:
-  if uri in _SERVER_URIS + _CLIENT_URIS:
-    return _Node(uri, result_type, detail=_Lazy(argument, env))
-  if uri == "federated_broadcast":
-    return _Node("broadcast", result_type, [_plan_block(argument, env)])
-  if uri in _MAP_URIS:
-    function, value = argument[0], _plan_block(argument[1], env)
-    return _Node("map", result_type, [value], _Lazy(function, env))
-  if uri in _ZIP_URIS:
-    value = _plan_block(argument, env)
-    return _Node("zip", result_type, _nodes(value), value)
-  if uri == "federated_aggregate":
-    zero, accumulate, _, report = (_Lazy(argument[i], env) for i in range(1, 5))
-    value = _plan_block(argument[0], env)
-    return _Node("aggregate", result_type, [value], (zero, accumulate, report))
-  raise UnsupportedComputationError(
-    f"The in_process runtime does not run {uri}; use another runtime for it."
-  )
+  @functools.cached_property
+  def _step(self) -> planning.Step:
+    return planning.Step(self.requested, self._is_given)
 
-
-def _nodes(value: Any) -> list[_Node]:
-  if isinstance(value, _Node):
-    return [value]
-  return [n for v in value for n in _nodes(v)] if isinstance(value, _Struct) else []
-
-
-def _map_struct(function: Callable, value: Any) -> Any:
-  if isinstance(value, _Struct):
-    elements = tff.structure.iter_elements(value)
-    return _Struct([(n, _map_struct(function, v)) for n, v in elements])
-  return function(value)
-
-
-def _value_of(node: _Node, known: dict[_Node, Any]) -> Any:
-  """The value of a node inside a trace that was given the values of some."""
-  if node not in known:
-    if node.kind == "map":
-      function = _evaluate(node.detail.block, node.detail.env)
-      known[node] = function(_value_of(node.inputs[0], known))
-    elif node.kind == "zip":
-      known[node] = _map_struct(lambda n: _value_of(n, known), node.detail)
-    else:
-      value = _evaluate(node.detail.block, node.detail.env)
-      known[node] = value() if node.kind.startswith("federated_eval") else value
-  return known[node]
-
-
-def _accumulator_type(node: _Node) -> tff.Type:
-  return node.detail[1].block.type_signature.result
-
-
-def _traced(function: Callable, specs: list[tf.TensorSpec]):
-  traced = tf.function(function, input_signature=specs, autograph=False)
-  return traced.get_concrete_function()
-
-
-class _Step:
-  """One traced function from the leaves of some nodes to the leaves of others."""
-
-  def __init__(self, requested: list[_Node], is_given: Callable[[_Node], bool]):
-    self.requested = requested
-    self.inputs = self._find_inputs(is_given)
-    flat = [s for n in self.inputs for s in _given_specs(n)]
-    self.function = _traced(self._trace, flat)
-
-  def _find_inputs(self, is_given) -> list[_Node]:
-    found: dict[_Node, None] = {}
-    waiting = list(self.requested)
-    while waiting:
-      node = waiting.pop()
-      if is_given(node):
-        found[node] = None
-      else:
-        waiting.extend(node.inputs)
-    return list(found)
-
-  def _trace(self, *flat):
-    leaves = iter(flat)
-    known: dict[_Node, Any] = {}
-    for node in self.inputs:
-      if node.kind == "aggregate":
-        total = _pack(_accumulator_type(node), leaves)
-        report = node.detail[2]
-        known[node] = _evaluate(report.block, report.env)(total)
-      else:
-        known[node] = _pack(node.type, leaves)
-    return [_flatten_tensors(n.type, _value_of(n, known)) for n in self.requested]
-
-  def run(self, leaves_of: Mapping[_Node, list]) -> dict[_Node, list]:
-    if not self.requested:
-      return {}
-    results = self.function(*[v for n in self.inputs for v in leaves_of[n]])
-    return dict(zip(self.requested, results))
-
-
-def _given_specs(node: _Node) -> list[tf.TensorSpec]:
-  return _specs(_accumulator_type(node) if node.kind == "aggregate" else node.type)
-
-
-def _flatten_tensors(t: tff.Type, value: Any) -> list[tf.Tensor]:
-  return _tensors(_specs(t), _flatten(t, value))
-
-
-class _Accumulation:
-  """The accumulators of all aggregates of one level, updated by one call a client."""
-
-  def __init__(self, aggregates: list[_Node]):
-    self.aggregates = aggregates
-    self._types = [_accumulator_type(n) for n in aggregates]
-    self._counts = [len(_specs(t)) for t in self._types]
-    if aggregates:
-      self.zero = _traced(self._trace_zero, [])
-      totals = [s for t in self._types for s in _specs(t)]
-      values = [s for n in aggregates for s in _specs(n.inputs[0].type)]
-      self.add = _traced(self._trace_add, totals + values)
-
-  def _trace_zero(self):
-    return [
-      leaf
-      for node, t in zip(self.aggregates, self._types)
-      for leaf in _flatten_tensors(t, _evaluate(node.detail[0].block, node.detail[0].env))
-    ]
-
-  def _trace_add(self, *flat):
-    leaves = iter(flat)
-    totals = [_pack(t, leaves) for t in self._types]
-    results = []
-    for node, t, total in zip(self.aggregates, self._types, totals):
-      value = _pack(node.inputs[0].type, leaves)
-      add = _evaluate(node.detail[1].block, node.detail[1].env)
-      results += _flatten_tensors(t, add(_Struct([(None, total), (None, value)])))
-    return results
-
-  def split(self, totals: list) -> dict[_Node, list]:
-    leaves = iter(totals)
-    return {
-      n: [next(leaves) for _ in range(count)]
-      for n, count in zip(self.aggregates, self._counts)
-    }
+  @functools.cached_property
+  def _blocks(self) -> Optional[blocks.Blocks]:
+    return blocks.plan(self.requested, self._is_given)
 
 
 class _Plan:
@@ -495,40 +199,42 @@ class _Plan:
     if not self._is_federated:
       self._plan_local(block)
       return
-    self._arguments: list[_Node] = []
+    self._arguments: list[planning.Node] = []
     env = {}
     if block.parameter_name is not None:
       env[block.parameter_name] = self._argument_nodes(self._parameter)
-    self._results = _plan_block(block.result, env)
+    self._results = planning.plan_block(block.result, env)
     self._plan_steps()
 
   def _plan_local(self, block) -> None:
     def trace(*leaves):
       argument = None
       if self._parameter is not None:
-        argument = _pack(self._parameter, iter(leaves))
-      return _flatten_tensors(self._result, _evaluate(block, {})(argument))
+        argument = planning.pack(self._parameter, iter(leaves))
+      return planning.flatten_tensors(
+        self._result, planning.evaluate(block, {})(argument)
+      )
 
-    specs = [] if self._parameter is None else _specs(self._parameter)
-    self._local = _traced(trace, specs)
+    specs = [] if self._parameter is None else planning.specs_of(self._parameter)
+    self._local = planning.concrete_function(trace, specs)
 
   def _argument_nodes(self, t: tff.Type) -> Any:
     if isinstance(t, tff.FederatedType):
-      self._arguments.append(_Node("argument", t))
+      self._arguments.append(planning.Node("argument", t))
       return self._arguments[-1]
     if isinstance(t, tff.StructType):
       elements = tff.structure.iter_elements(t)
       return _Struct([(n, self._argument_nodes(e)) for n, e in elements])
-    raise UnsupportedComputationError(
+    raise planning.UnsupportedComputationError(
       f"The in_process runtime takes placed arguments only; found {t}."
     )
 
   def _plan_steps(self) -> None:
-    nodes = _reachable(_nodes(self._results))
+    nodes = planning.reachable(planning.nodes_in(self._results))
     # What a step hands on: results, and what another step takes. An aggregate takes its
     # client values as they come, so they are not kept.
-    kept = dict.fromkeys(_nodes(self._results))
-    summed: dict[_Node, None] = {}
+    kept = dict.fromkeys(planning.nodes_in(self._results))
+    summed: dict[planning.Node, None] = {}
     for node in nodes:
       for source in node.inputs:
         if node.kind == "aggregate":
@@ -538,25 +244,25 @@ class _Plan:
     wanted = {**kept, **summed}
     self._kept = {n for n in kept if not n.is_source}
 
-    def is_given(node: _Node) -> bool:
-      return node.is_source or (node in wanted and node.level < level)
+    def is_given_at(level: int) -> Callable[[planning.Node], bool]:
+      return lambda node: node.is_source or (node in wanted and node.level < level)
 
-    self._levels = []
+    self._levels: list[tuple[planning.Step, _ClientWork, planning.Accumulation]] = []
     for level in range(max((n.level for n in nodes), default=0) + 1):
       here = [n for n in wanted if n.level == level and (n in summed or not n.is_source)]
-      server = _Step([n for n in here if n.at_server], is_given)
-      clients = _Step([n for n in here if not n.at_server], is_given)
+      server = planning.Step([n for n in here if n.at_server], is_given_at(level))
+      clients = _ClientWork([n for n in here if not n.at_server], is_given_at(level))
       sums = [n for n in nodes if n.kind == "aggregate" and n.level == level + 1]
-      self._levels.append((server, clients, _Accumulation(sums)))
+      self._levels.append((server, clients, planning.Accumulation(sums)))
 
-  def run(self, argument: Any, in_order: Callable) -> Any:
+  def run(self, argument: Any, devices: Sequence[str], in_order: Callable) -> Any:
     if not self._is_federated:
       leaves = []
       if self._parameter is not None:
-        specs = _specs(self._parameter)
-        leaves = _tensors(specs, _flatten(self._parameter, argument))
+        specs = planning.specs_of(self._parameter)
+        leaves = planning.as_tensors(specs, planning.flatten(self._parameter, argument))
       results = self._local(*leaves)
-      return _pack(self._result, map(_to_numpy, results))
+      return planning.pack(self._result, map(planning.to_numpy, results))
     at_server, at_clients = self._ingest(argument)
     counts = {len(v) for v in at_clients.values()}
     if len(counts) > 1:
@@ -567,81 +273,113 @@ class _Plan:
     num_clients = counts.pop() if counts else 0
     for server, clients, accumulation in self._levels:
       at_server.update(server.run(at_server))
-      self._run_clients(
-        clients, accumulation, at_server, at_clients, num_clients, in_order
-      )
+      if not clients.requested:  # Nothing is left for them to do.
+        continue
+      work = clients.for_clients(num_clients)
+      broadcast = {
+        n: at_server[n.inputs[0]] for n in work.inputs if n.kind == "broadcast"
+      }
+      shared = {device: _copied(broadcast, device) for device in devices}
+      run = self._run_blocks if isinstance(work, blocks.Blocks) else self._run_clients
+      for node in self._kept.intersection(work.requested):
+        at_clients[node] = []
+      totals = run(work, accumulation, shared, at_clients, num_clients, in_order)
+      at_server.update(accumulation.split(totals))
     return self._egest(at_server, at_clients, num_clients)
 
   def _run_clients(
-    self, step, accumulation, at_server, at_clients, num_clients, in_order
-  ) -> None:
-    kept = [n for n in step.requested if n in self._kept]
-    shared = {n: at_server[n.inputs[0]] for n in step.inputs if n.kind == "broadcast"}
+    self, step, accumulation, shared, at_clients, num_clients, in_order
+  ) -> list:
+    """Works on one client at a time; the accumulators after the last."""
     own = [n for n in step.inputs if n.kind != "broadcast"]
-    for node in kept:
-      at_clients[node] = []
 
-    def work(client: int) -> dict[_Node, list]:
-      given = dict(shared)
+    def work(device: str, client: int) -> dict[planning.Node, list]:
+      given = dict(shared[device])
       for node in own:
-        given[node] = _tensors(_specs(node.type), at_clients[node][client])
+        specs = planning.specs_of(node.type)
+        given[node] = planning.as_tensors(specs, at_clients[node][client])
       return step.run(given)
 
-    totals = accumulation.zero() if accumulation.aggregates else []
+    totals = accumulation.zero()
     for results in in_order(work, range(num_clients)):
-      values = [v for n in accumulation.aggregates for v in results[n.inputs[0]]]
-      if accumulation.aggregates:
-        totals = accumulation.add(*totals, *values)
-      for node in kept:
+      totals = accumulation.add(totals, results)
+      for node in self._kept.intersection(step.requested):
         at_clients[node].append(results[node])
-    at_server.update(accumulation.split(totals))
+    return totals
+
+  def _run_blocks(
+    self, work, accumulation, shared, at_clients, num_clients, in_order
+  ) -> list:
+    """Works on blocks of clients; the accumulators after the last."""
+    own = [n for n in work.inputs if n.kind != "broadcast"]
+
+    def run(device: str, clients: range) -> dict[planning.Node, list]:
+      stacked = {n: _stacked(n, [at_clients[n][c] for c in clients]) for n in own}
+      return work.run(shared[device], stacked)
+
+    every = range(0, num_clients, blocks.MOST_CLIENTS)
+    parts = [range(num_clients)[i : i + blocks.MOST_CLIENTS] for i in every]
+    totals = accumulation.zero()
+    for clients, results in zip(parts, in_order(run, parts)):
+      totals = accumulation.add_all(totals, results)
+      for node in self._kept.intersection(work.requested):
+        leaves = [np.asarray(leaf) for leaf in results[node]]
+        # Copies: a view would keep the whole block in memory.
+        each = ([np.array(leaf[i]) for leaf in leaves] for i in range(len(clients)))
+        at_clients[node].extend(each)
+    return totals
 
   def _ingest(self, argument: Any) -> tuple[dict, dict]:
-    at_server: dict[_Node, list] = {}
-    at_clients: dict[_Node, list[list]] = {}
+    at_server: dict[planning.Node, list] = {}
+    at_clients: dict[planning.Node, list[list]] = {}
     values = []
     if self._arguments:
-      values = _leaf_values(self._parameter, argument)
+      values = planning.leaf_values(self._parameter, argument)
     for node, value in zip(self._arguments, values):
       if node.at_server:
-        at_server[node] = _tensors(_specs(node.type), _flatten(node.type, value))
+        at_server[node] = planning.as_tensors(
+          planning.specs_of(node.type), planning.flatten(node.type, value)
+        )
       else:
-        at_clients[node] = [_flatten(node.type, v) for v in value]
+        at_clients[node] = [planning.flatten(node.type, v) for v in value]
     return at_server, at_clients
 
   def _egest(self, at_server, at_clients, num_clients) -> Any:
-    def out(node: _Node) -> Any:
+    def out(node: planning.Node) -> Any:
       if node.kind == "broadcast":
         node = node.inputs[0]
       if node.at_server:
-        return _pack(node.type, map(_to_numpy, at_server[node]))
-      specs = _specs(node.type)
+        return planning.pack(node.type, map(planning.to_numpy, at_server[node]))
+      specs = planning.specs_of(node.type)
+      # Where there is nothing in a value, one is as good as many.
       each = [
-        _pack(node.type, map(_to_numpy, _tensors(specs, at_clients[node][i])))
-        for i in range(num_clients)
+        type_conversions.type_to_py_container(
+          planning.pack(node.type, map(planning.to_numpy, leaves)), node.type
+        )
+        for leaves in (
+          planning.as_tensors(specs, at_clients[node][i])
+          for i in range(num_clients if specs else min(1, num_clients))
+        )
       ]
+      if not specs:
+        each = each * num_clients
       return each[0] if node.all_equal else each
 
-    if isinstance(self._results, _Node):
+    if isinstance(self._results, planning.Node):
       return out(self._results)
-    return _map_struct(out, self._results)
+    return planning.map_struct(out, self._results)
 
 
-def _leaf_values(t: tff.Type, value: Any) -> list:
-  """The placed values of an argument, in the order of the placed types."""
-  if isinstance(t, tff.FederatedType):
-    return [value]
-  elements = list(tff.structure.iter_elements(t))
-  values = _elements(value, [n for n, _ in elements], t)
-  return [v for (_, e), x in zip(elements, values) for v in _leaf_values(e, x)]
+def _copied(values: dict[planning.Node, list], device: str) -> dict[planning.Node, list]:
+  with tf.device(device):
+    return {n: [tf.identity(v) for v in leaves] for n, leaves in values.items()}
 
 
-def _reachable(nodes: list[_Node]) -> list[_Node]:
-  found: dict[_Node, None] = {}
-  waiting = list(nodes)
-  while waiting:
-    node = waiting.pop()
-    if node not in found:
-      found[node] = None
-      waiting.extend(node.inputs)
-  return list(found)
+def _stacked(node: planning.Node, values: list[list]) -> list[tf.Tensor]:
+  """The leaves of a node's values of several clients, stacked."""
+  return [
+    tf.constant(leaves, spec.dtype)
+    if spec.dtype == tf.string
+    else tf.constant(np.stack([np.asarray(v, spec.dtype.as_numpy_dtype) for v in leaves]))
+    for spec, leaves in zip(planning.specs_of(node.type), zip(*values))
+  ]

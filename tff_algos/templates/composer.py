@@ -183,6 +183,12 @@ class _Composition:
     self.client_type = initialize_client.type_signature.result
     self.input_type = tff.to_type(client_data.CLIENT_INPUT_TYPE)
 
+    @tff.tensorflow.computation(self.input_type)
+    def read(client_input):
+      return client_data.read(client_input.path, model.example_spec)
+
+    self.read = read
+
   def create_aggregators(self, exchanges) -> None:
     """Makes each part's aggregator, by the type that the part has in the messages."""
     self.processes: OrderedDict[str, tff.templates.AggregationProcess] = OrderedDict()
@@ -271,19 +277,23 @@ class _Exchange:
     return tff.to_type(OrderedDict(zip(means, results)))
 
   def _client_computation(self, client_update, is_estimate: bool = False):
-    own, model = self._composition, self._composition.model
+    own = self._composition
 
     @tff.tensorflow.computation(
-      self._received_type, self._estimates_type(), own.client_type, own.input_type
+      self._received_type,
+      self._estimates_type(),
+      own.client_type,
+      own.read.type_signature.result,
+      own.input_type.seed,
     )
     @tf.function
-    def client_work(received, estimates, client_state, client_input):
-      examples = client_data.read(client_input.path, model.example_spec)
+    def client_work(received, estimates, client_state, examples, seed):
+      examples = client_data.Examples(*examples)
       h = hyper_parameters.with_values(own.hparams, received["hparams"])
       known = ((part, value[part]) for part, value in dict(estimates).items())
       parts = OrderedDict([*received["parts"].items(), *known])
       before = client_state.own if own.memories else client_state
-      result = client_update(parts, before, examples, client_input.seed, h)
+      result = client_update(parts, before, examples, seed, h)
       if is_estimate:
         result = result._replace(client_state=client_state)
       elif own.memories:
@@ -307,10 +317,12 @@ class _Exchange:
         self._send, (state.variables, state.hparams, state.round_num)
       )
       received = tff.federated_broadcast(to_send)
+      # Reading by itself: a runtime may then work on several clients' examples at once.
+      examples = tff.federated_map(own.read, client_inputs)
       known = tff.federated_value((), tff.CLIENTS)
       for estimate, means in self._estimates:
         work = tff.federated_map(
-          estimate, (received, known, client_states, client_inputs)
+          estimate, (received, known, client_states, examples, client_inputs.seed)
         )
         results = OrderedDict()
         for part, process in means.items():
@@ -320,7 +332,7 @@ class _Exchange:
           results[part] = output.result
         known = tff.federated_broadcast(tff.federated_zip(results))
       work = tff.federated_map(
-        self.client_work, (received, known, client_states, client_inputs)
+        self.client_work, (received, known, client_states, examples, client_inputs.seed)
       )
       aggregate, aggregator, measurements = self._aggregate(state.aggregator, work)
       totals = tff.federated_sum(work.totals)

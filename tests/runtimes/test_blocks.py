@@ -1,0 +1,244 @@
+"""Blocks of clients against one client after another."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import tff_algos
+from tasks.models import cnn
+from tff_algos.algorithms import registry
+from tff_algos.runtimes import blocks, in_process, planning
+from tff_algos.simulation import seeds
+
+_SPEC = tff_algos.ExampleSpec(tf.TensorSpec([5], tf.float32), tf.TensorSpec([], tf.int32))
+_SIZES = (4, 7, 4, 4, 2, 7, 4)
+
+
+def _dense_model(hidden: int = 4) -> tff_algos.Model:
+  layers = [
+    tf.keras.layers.Input([5]),
+    tf.keras.layers.Dense(hidden, "tanh"),
+    tf.keras.layers.Dense(3),
+  ]
+  return tff_algos.from_keras(tf.keras.Sequential(layers), _SPEC)
+
+
+@pytest.fixture(scope="module")
+def model():
+  return _dense_model()
+
+
+def _draw(sizes, seed=0):
+  draw = np.random.default_rng(seed)
+  return {
+    f"c{i}": (
+      draw.normal(size=(n, 5)).astype(np.float32),
+      draw.integers(0, 3, n).astype(np.int32),
+    )
+    for i, n in enumerate(sizes)
+  }
+
+
+@pytest.fixture(scope="module")
+def clients(tmp_path_factory):
+  folder = str(tmp_path_factory.mktemp("clients"))
+  return tff_algos.write_clients(folder, _draw(_SIZES), _SPEC)
+
+
+@pytest.fixture
+def few_are_enough(monkeypatch):
+  monkeypatch.setattr(blocks, "FEWEST_CLIENTS", 2)
+
+
+def _run(process, clients, monkeypatch, *, in_blocks: bool, rounds=2, num_threads=2):
+  """The server and client states after each round."""
+  monkeypatch.setattr(blocks, "FEWEST_CLIENTS", 2 if in_blocks else 10**9)
+  states = []
+  with tff_algos.create_runtime(num_threads=num_threads):
+    server = process.initialize()
+    own = [process.initialize_client()] * len(clients)
+    for round_num in range(rounds):
+      inputs = [
+        tff_algos.ClientInput(clients.path(c), seeds.client_seed(3, round_num, i))
+        for i, c in enumerate(clients.ids)
+      ]
+      output = process.next_of(round_num)(server, own, inputs)
+      server, own = output.state, output.client_states
+      states.append((server, own, output.metrics))
+  return states
+
+
+def _assert_close(states, expected):
+  found, wanted = tf.nest.flatten(states), tf.nest.flatten(expected)
+  assert len(found) == len(wanted)
+  for value, other in zip(found, wanted):
+    np.testing.assert_allclose(value, other, rtol=2e-5, atol=2e-6)
+
+
+_OPTIONS = dict(scaffold=dict(option="I"), fedavg=dict(momentum=0.5))
+
+
+# Those whose clients do different things: carries, states, loops in loops, noise.
+@pytest.mark.parametrize(
+  "name", ["fedavg", "scaffold", "fedgg", "feddyn", "twafl", "fedcurv", "fedavg_dpsgd"]
+)
+def test_equals_one_client_after_another(name, model, clients, monkeypatch):
+  row = registry.get(name)
+  options = dict(batch_size=3, learning_rate=0.1, **_OPTIONS.get(name, {}))
+  known = row.hparams_class().__dataclass_fields__
+  hparams = row.hparams_class()(**{k: v for k, v in options.items() if k in known})
+  process = row.build(model, hparams, num_clients=7, num_examples=sum(_SIZES))
+  made = []
+  original = blocks.plan
+
+  def plan(*args):
+    made.append(original(*args))
+    return made[-1]
+
+  monkeypatch.setattr(blocks, "plan", plan)
+  states = _run(process, clients, monkeypatch, in_blocks=True)
+  assert any(made)
+  _assert_close(states, _run(process, clients, monkeypatch, in_blocks=False))
+
+
+def test_bounds_of_blocks_change_nothing(model, clients, monkeypatch):
+  process = tff_algos.build_scaffold(
+    model, tff_algos.ScaffoldHparams(batch_size=3), num_clients=7
+  )
+  expected = _run(process, clients, monkeypatch, in_blocks=True)
+  monkeypatch.setattr(blocks, "MOST_CLIENTS", 3)
+  states = _run(process, clients, monkeypatch, in_blocks=True)
+  _assert_close(states, expected)
+  one_thread = _run(process, clients, monkeypatch, in_blocks=True, num_threads=1)
+  for value, other in zip(tf.nest.flatten(states), tf.nest.flatten(one_thread)):
+    np.testing.assert_array_equal(value, other)
+
+
+def test_drops_only_the_client_that_is_not_finite(model, monkeypatch, tmp_path):
+  data = _draw(_SIZES)
+  data["c2"][0][1, 1] = np.nan
+  clients = tff_algos.write_clients(str(tmp_path), data, _SPEC)
+  process = tff_algos.build_fed_avg(model, tff_algos.FedAvgHparams(batch_size=3))
+  states = _run(process, clients, monkeypatch, in_blocks=True)
+  _assert_close(states, _run(process, clients, monkeypatch, in_blocks=False))
+  assert states[0][2]["client_work"]["train"]["num_dropped"] == 1
+
+
+# --- The rule --------------------------------------------------------------------------
+
+
+def _work_of(process, num_clients: int):
+  plan = in_process._Plan(process.next)
+  (work,) = [c.for_clients(num_clients) for _, c, _ in plan._levels if c.requested]
+  return work
+
+
+@pytest.fixture(scope="module")
+def fed_avg(model):
+  return tff_algos.build_fed_avg(model)
+
+
+def test_rule_takes_small_dense_models_and_many_clients(fed_avg):
+  assert isinstance(_work_of(fed_avg, blocks.FEWEST_CLIENTS), blocks.Blocks)
+  assert isinstance(_work_of(fed_avg, blocks.FEWEST_CLIENTS - 1), planning.Step)
+
+
+def test_rule_leaves_out_large_models(fed_avg, model, monkeypatch):
+  # The weights and the two tunable numbers that are sent with them.
+  monkeypatch.setattr(blocks, "MOST_BYTES", 4 * model.num_weights)
+  assert isinstance(_work_of(fed_avg, 100), planning.Step)
+
+
+def test_rule_leaves_out_convolutions():
+  spec = tff_algos.ExampleSpec(
+    tf.TensorSpec([8, 8, 1], tf.uint8), tf.TensorSpec([], tf.int32)
+  )
+  model = tff_algos.from_keras(cnn.digits((8, 8, 1), 10), spec)
+  assert 4 * model.num_weights < blocks.MOST_BYTES
+  assert isinstance(_work_of(tff_algos.build_fed_avg(model), 100), planning.Step)
+
+
+# --- Other computations than ours ------------------------------------------------------
+
+
+def _sum_of_ranges(zero, accumulate, report=lambda total: total):
+  """Accumulates sum(range(n)) of each client's n."""
+  count = tff.tensorflow.computation(lambda n: tf.range(n), np.int32)
+  total = tff.tensorflow.computation(
+    lambda values: tf.reduce_sum(values), tff.TensorType(np.int32, [None])
+  )
+  pair = (np.int32, np.int32)
+
+  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+  def compute(numbers):
+    return tff.federated_aggregate(
+      tff.federated_map(total, tff.federated_map(count, numbers)),
+      np.int32(zero),
+      tff.tensorflow.computation(accumulate, pair),
+      tff.tensorflow.computation(lambda a, b: a + b, pair),
+      tff.tensorflow.computation(report, np.int32),
+    )
+
+  return compute
+
+
+@pytest.mark.parametrize(
+  "accumulate, expected",
+  [
+    (lambda total, value: total + value, 5 + 45 + 1 + 1 + 6),
+    (lambda total, value: tf.maximum(total, value), 45),
+    (lambda total, value: value, 6),
+    (lambda total, value: total, 5),
+    (lambda total, value: total + value + 1, 5 + 45 + 1 + 1 + 6 + 4),
+    (lambda total, value: 2 * total + value, 80 + 360 + 4 + 2 + 6),
+  ],
+)
+def test_accumulates_in_the_order_of_the_clients(
+  accumulate, expected, few_are_enough, monkeypatch
+):
+  monkeypatch.setattr(blocks, "MOST_CLIENTS", 3)
+  computation = _sum_of_ranges(5, accumulate)
+  with tff_algos.create_runtime():
+    assert computation([10, 2, 2, 4]) == expected
+
+
+def test_returns_client_values_in_their_order(few_are_enough):
+  draw = tff.tensorflow.computation(lambda n: tf.range(n) + n, np.int32)
+  last = tff.tensorflow.computation(
+    lambda values: (values[-1], tf.cast(values[:2], tf.float32) / 2),
+    tff.TensorType(np.int32, [None]),
+  )
+
+  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+  def compute(numbers):
+    return tff.federated_map(last, tff.federated_map(draw, numbers))
+
+  numbers = [5, 3, 5, 2, 3]
+  with tff_algos.create_runtime():
+    found = compute(numbers)
+  assert [int(pair[0]) for pair in found] == [2 * n - 1 for n in numbers]
+  np.testing.assert_allclose(
+    [pair[1] for pair in found], [[n / 2, (n + 1) / 2] for n in numbers]
+  )
+
+
+# --- What TensorFlow cannot vectorise by itself ----------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 4), (3, 2, 5)])
+def test_vectorised_l2_loss(shape):
+  values = tf.random.stateless_normal(shape, [1, 2])
+  found = tf.function(lambda v: tf.vectorized_map(tf.nn.l2_loss, v))(values)
+  expected = np.sum(np.reshape(values, (3, -1)).astype(np.float64) ** 2, axis=1) / 2
+  np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_vectorised_sort_is_stable():
+  values = tf.constant([[2, 1, 2, 1], [0, 3, 3, 0]])
+  found = tf.function(
+    lambda v: tf.vectorized_map(lambda row: tf.argsort(row, stable=True), v)
+  )(values)
+  np.testing.assert_array_equal(found, np.argsort(values, axis=1, kind="stable"))
