@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 import tqdm
@@ -25,6 +25,7 @@ from tasks import registry as tasks_registry
 from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.privacy import accounting
 from tff_algos.privacy.dp_sgd_step import DpSgd
+from tff_algos.runtimes import in_process
 from tff_algos.runtimes import runtime as runtimes
 from tff_algos.simulation import (
   checkpoints,
@@ -46,6 +47,7 @@ _FREE_ON_RESUME = (
   "cache_dir",
   "runtime",
   "threads",
+  "devices",
   "checkpoint_every",
   "target_accuracy",
 )
@@ -76,7 +78,9 @@ class Config:
     checkpoint_every: Rounds between checkpoints; 0 for none.
     target_accuracy: The accuracy whose round is reported, 0..1; None for none.
     runtime: A name of `runtimes.runtime.DESCRIPTIONS`.
-    threads: Clients worked on at once by in_process; None: one for each core.
+    threads: Clients worked on at once on each device of in_process; None: one for each
+      core.
+    devices: Where in_process places clients, such as GPU:0; None: all GPUs, else the CPU.
   """
 
   algorithm: str
@@ -96,6 +100,7 @@ class Config:
   target_accuracy: Optional[float] = None
   runtime: str = "in_process"
   threads: Optional[int] = None
+  devices: Optional[Sequence[str]] = None
 
 
 class _Run(NamedTuple):
@@ -180,6 +185,9 @@ def run(config: Config, *, resume: bool = False) -> dict[str, Any]:
   _check_folder("run_dir", run_dir)
   _check_folder("cache_dir", os.path.expanduser(config.cache_dir))
   folder = os.path.join(run_dir, _CHECKPOINTS)
+  if config.runtime == "in_process":
+    with _user_input():
+      in_process.prepare(config.devices)
   goes_on = _check_run_dir(config, resume) and checkpoints.exists(folder)
   prepared = _prepare(config, folder)
   os.makedirs(run_dir, exist_ok=True)
@@ -187,6 +195,7 @@ def run(config: Config, *, resume: bool = False) -> dict[str, Any]:
   with runtimes.create_runtime(
     config.runtime,
     num_threads=config.threads,
+    devices=config.devices,
     worker_log=os.path.join(run_dir, "worker.log"),
   ) as runtime:
     _print_header(prepared, runtime)
@@ -321,11 +330,11 @@ def _describe(prepared: _Run) -> dict[str, Any]:
       "python": sys.version.split()[0],
       **{package: importlib.metadata.version(package) for package in _PACKAGES},
     },
-    "git_commit": _git_commit(),
+    "git_commit": git_commit(),
   }
 
 
-def _git_commit() -> Optional[str]:
+def git_commit() -> Optional[str]:
   """The commit of the source, with "+changes" where files differ from it."""
   here = os.path.dirname(os.path.abspath(__file__))
   git = shutil.which("git")

@@ -82,7 +82,15 @@ flags.DEFINE_float(
 )
 flags.DEFINE_string("runtime", "in_process", "in_process or local_worker.")
 flags.DEFINE_integer(
-  "threads", None, "Clients worked on at once by in_process; default: one for each core."
+  "threads",
+  None,
+  "Clients worked on at once on each device of in_process; default: one on a GPU, on the "
+  "CPU one for each core.",
+)
+flags.DEFINE_list(
+  "devices",
+  None,
+  "Where in_process places clients, in turn: GPU:0,GPU:1; default: all GPUs, else CPU:0.",
 )
 
 

@@ -57,7 +57,7 @@ def _run(process, clients, monkeypatch, *, in_blocks: bool, rounds=2, num_thread
   """The server and client states after each round."""
   monkeypatch.setattr(blocks, "FEWEST_CLIENTS", 2 if in_blocks else 10**9)
   states = []
-  with tff_algos.create_runtime(num_threads=num_threads):
+  with tff_algos.create_runtime(num_threads=2):
     server = process.initialize()
     own = [process.initialize_client()] * len(clients)
     for round_num in range(rounds):

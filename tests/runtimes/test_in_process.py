@@ -183,9 +183,9 @@ def test_plans_a_computation_once(monkeypatch):
   planned = []
   original = in_process._Plan
 
-  def count(comp):
-    planned.append(comp)
-    return original(comp)
+  def count(*arguments):
+    planned.append(arguments)
+    return original(*arguments)
 
   monkeypatch.setattr(in_process, "_Plan", count)
 

@@ -146,14 +146,20 @@ def build_fed_gg(
     update = tree_math.subtract(start, previous)
     direction = _Direction(update, tree_math.norm(update))
 
-    def guide(gradient, weights, last_weights):
+    def guide(gradient, weights, step_length):
       drift = tree_math.subtract(weights, start)
-      step_length = tree_math.norm(tree_math.subtract(weights, last_weights))
       guided = add_cosine_gradient(gradient, drift, direction, step_length, h)
-      return guided, weights
+      return guided, step_length
 
     result = local_training.train(
-      model, start, examples, h, seed, adjust_gradient=guide, carry=tuple(start)
+      model,
+      start,
+      examples,
+      h,
+      seed,
+      adjust_gradient=guide,
+      note_direction=lambda way, _: h.learning_rate * tree_math.norm(way),
+      carry=tf.constant(0.0),
     )
     return model_update(h.client_weighting, start, result, examples, client_state)
 

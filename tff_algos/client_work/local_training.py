@@ -38,6 +38,7 @@ class Batch(NamedTuple):
 
 GradientOf = Callable[[Weights, Batch], "tuple[Weights, tf.Tensor]"]
 AdjustGradient = Callable[[Weights, Weights, Any], "tuple[Weights, Any]"]
+NoteDirection = Callable[[Weights, Any], Any]
 AfterStep = Callable[[Weights, Batch], Weights]
 
 
@@ -87,6 +88,7 @@ def train(
   *,
   gradient_of: Optional[GradientOf] = None,
   adjust_gradient: Optional[AdjustGradient] = None,
+  note_direction: Optional[NoteDirection] = None,
   after_step: Optional[AfterStep] = None,
   carry: Any = (),
   only_epoch: Optional[int] = None,
@@ -98,6 +100,7 @@ def train(
       g = gradient_of(w, batch)
       g, carry = adjust_gradient(g, w, carry)
       v = momentum * v + g
+      carry = note_direction(v, carry)
       w = after_step(w - learning_rate * v, batch)
 
   Args:
@@ -109,6 +112,8 @@ def train(
     gradient_of: `(weights, Batch) -> (gradient, sum of the batch's losses)`; default:
       that of the batch's mean loss, or its private form where `hparams` say so.
     adjust_gradient: `(gradient, weights, carry) -> (gradient, carry)`; default: none.
+    note_direction: `(direction, carry) -> carry`, where the weights are about to move by
+      `-learning_rate * direction`; default: none.
     after_step: `(weights, Batch) -> weights`; default: none.
     carry: The first value of the algorithm's carry, a structure of tensors.
     only_epoch: Takes the steps of this epoch alone, 0..epochs-1; default: of all.
@@ -143,6 +148,8 @@ def train(
     if momentum:
       velocity = tuple(momentum * v + g for v, g in zip(velocity, gradient))
       gradient = velocity
+    if note_direction is not None:
+      carry = note_direction(gradient, carry)
     weights = tuple(w - hparams.learning_rate * g for w, g in zip(weights, gradient))
     if after_step is not None:
       weights = after_step(weights, batch)

@@ -24,7 +24,6 @@ from typing import Optional
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 from tensorflow.python.ops.parallel_for.pfor import (
   RegisterPFor,
   _pfor_converter_registry,
@@ -108,7 +107,7 @@ class Blocks:
     stacked = []
     for i, (value, spec) in enumerate(zip(values, self._shapes)):
       length = lengths[clients[0], i]
-      if not _is_ragged_shape(spec.shape):
+      if not planning.is_ragged_shape(spec.shape):
         stacked.append(value if is_whole else tf.gather(value, clients))
       elif is_whole:
         stacked.append(tf.reshape(value, [len(clients), length, *spec.shape[1:]]))
@@ -161,7 +160,7 @@ class Blocks:
       lambda client, *_: client < num_clients, read, (tf.constant(0), lengths, *arrays)
     )
     joined = [
-      a.concat() if _is_ragged_shape(s.shape) else a.stack()
+      a.concat() if planning.is_ragged_shape(s.shape) else a.stack()
       for a, s in zip(arrays, self._shapes)
     ]
     return [*joined, lengths.stack()]
@@ -182,10 +181,9 @@ class Blocks:
 def plan(requested: list[Node], is_given: Callable[[Node], bool]) -> Optional[Blocks]:
   """The vectorised form of a clients' step; None where the rule is against it."""
   nodes = planning.reachable(requested, is_given)
-  ragged = [n for n in nodes if _is_ragged(n.type)]
-  if any(n in requested or is_given(n) for n in ragged):  # Cannot be stacked.
+  readings = planning.readings_of(nodes)
+  if any(n in requested or is_given(n) for n in readings):  # Cannot be stacked.
     return None
-  readings = [n for n in ragged if n.kind == "map"]
   sent = [s for n in nodes if n.kind == "broadcast" for s in planning.specs_of(n.type)]
   if not readings or sum(map(_bytes_of, sent)) > MOST_BYTES:
     return None
@@ -197,17 +195,6 @@ def plan(requested: list[Node], is_given: Callable[[Node], bool]) -> Optional[Bl
 
 def _is_shared(inputs: list[Node]) -> list[bool]:
   return [n.kind == "broadcast" for n in inputs for _ in planning.specs_of(n.type)]
-
-
-def _is_ragged(t: tff.Type) -> bool:
-  """Whether first dimensions, and only these, are unknown until the value is there."""
-  shapes = [s.shape for s in planning.specs_of(t)]
-  rest_is_known = all(s.rank is not None and None not in s[1:].as_list() for s in shapes)
-  return rest_is_known and any(map(_is_ragged_shape, shapes))
-
-
-def _is_ragged_shape(shape: tf.TensorShape) -> bool:
-  return bool(shape.rank) and shape[0] is None
 
 
 def _bytes_of(spec: tf.TensorSpec) -> int:

@@ -31,11 +31,35 @@ from tff_algos.runtimes import blocks, compiler, planning
 _Struct = tff.structure.Struct
 
 
+def prepare(devices: Optional[Sequence[str]] = None) -> list[str]:
+  """Sets TensorFlow's threads for clients that take one core each; finds the devices.
+
+  Two clients, each on a core of its own, are a quarter faster than both sharing every
+  operation's cores. And no sum depends on how many cores a machine has. TensorFlow takes
+  this before it has done anything only; later, or where its threads were set already,
+  nothing changes. Making a context does this too.
+
+  Args:
+    devices: As `InProcessContext` takes them.
+
+  Raises:
+    ValueError: TensorFlow has no such device.
+  """
+  threads = tf.config.threading
+  if not threads.get_intra_op_parallelism_threads():
+    with contextlib.suppress(RuntimeError):
+      threads.set_intra_op_parallelism_threads(1)
+      threads.set_inter_op_parallelism_threads(len(os.sched_getaffinity(0)))
+  return _find_devices(devices)
+
+
 class InProcessContext(tff.framework.SyncContext):
   """A TFF execution context that interprets computations in this process."""
 
   def __init__(
-    self, num_threads: Optional[int] = None, devices: Optional[Sequence[str]] = None
+    self,
+    num_threads: Optional[int] = None,
+    devices: Optional[Sequence[str]] = None,
   ):
     """Makes the context.
 
@@ -49,9 +73,9 @@ class InProcessContext(tff.framework.SyncContext):
     Raises:
       ValueError: TensorFlow has no such device.
     """
+    found = prepare(devices)
     self._queues = [
       _Queue(device, num_threads or _default_threads(device, len(found)))
-      for found in [_find_devices(devices)]
       for device in found
     ]
     # By identity: TFF's computations hash by their content, which would serialise the
@@ -168,7 +192,9 @@ class _ClientWork:
   """What the clients do between two exchanges, traced when it is first needed."""
 
   def __init__(
-    self, requested: list[planning.Node], is_given: Callable[[planning.Node], bool]
+    self,
+    requested: list[planning.Node],
+    is_given: Callable[[planning.Node], bool],
   ):
     self.requested, self._is_given = requested, is_given
 
@@ -251,7 +277,8 @@ class _Plan:
     for level in range(max((n.level for n in nodes), default=0) + 1):
       here = [n for n in wanted if n.level == level and (n in summed or not n.is_source)]
       server = planning.Step([n for n in here if n.at_server], is_given_at(level))
-      clients = _ClientWork([n for n in here if not n.at_server], is_given_at(level))
+      at_clients = [n for n in here if not n.at_server]
+      clients = _ClientWork(at_clients, is_given_at(level))
       sums = [n for n in nodes if n.kind == "aggregate" and n.level == level + 1]
       self._levels.append((server, clients, planning.Accumulation(sums)))
 

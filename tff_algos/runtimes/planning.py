@@ -320,13 +320,21 @@ def concrete_function(function: Callable, specs: list[tf.TensorSpec]):
 
 
 class Step:
-  """One traced function from the leaves of some nodes to the leaves of others."""
+  """One function from the leaves of some nodes to the leaves of others."""
 
   def __init__(self, requested: list[Node], is_given: Callable[[Node], bool]):
     self.requested = requested
     self.inputs = [n for n in reachable(requested, is_given) if is_given(n)]
-    flat = [s for n in self.inputs for s in _given_specs(n)]
-    self.function = concrete_function(self.trace, flat)
+
+  @functools.cached_property
+  def function(self):
+    """The function, traced."""
+    return concrete_function(self.trace, self.specs)
+
+  @property
+  def specs(self) -> list[tf.TensorSpec]:
+    """Its arguments."""
+    return [s for n in self.inputs for s in _given_specs(n)]
 
   def trace(self, *flat):
     """The requested leaves, by those of the given nodes, inside a trace."""
@@ -347,6 +355,22 @@ class Step:
       return {}
     results = self.function(*[v for n in self.inputs for v in leaves_of[n]])
     return dict(zip(self.requested, results))
+
+
+def readings_of(nodes: list[Node]) -> list[Node]:
+  """Maps to values whose first dimensions, and only these, are unknown beforehand."""
+  return [n for n in nodes if n.kind == "map" and _is_ragged(n.type)]
+
+
+def _is_ragged(t: tff.Type) -> bool:
+  shapes = [s.shape for s in specs_of(t)]
+  rest_is_known = all(s.rank is not None and None not in s[1:].as_list() for s in shapes)
+  return rest_is_known and any(map(is_ragged_shape, shapes))
+
+
+def is_ragged_shape(shape: tf.TensorShape) -> bool:
+  """Whether the first dimension is unknown."""
+  return bool(shape.rank) and shape[0] is None
 
 
 def _given_specs(node: Node) -> list[tf.TensorSpec]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Optional
 
 import tensorflow_federated as tff
@@ -91,26 +91,37 @@ class _NoRuntime(tff.framework.SyncContext):
     )
 
 
+@atexit.register
+def _end_tffs_own_runtime() -> None:
+  # TFF leaves that to the garbage collector, which comes too late: it prints a traceback,
+  # and a worker outlives the program.
+  tff.framework.set_default_context(_NoRuntime())
+  gc.collect()
+
+
 def create_runtime(
   name: str = "in_process",
   *,
   num_threads: Optional[int] = None,
+  devices: Optional[Sequence[str]] = None,
   worker_log: Optional[str] = None,
 ) -> Runtime:
   """Makes a runtime.
 
   Args:
     name: One of `DESCRIPTIONS`.
-    num_threads: For in_process: how many clients are worked on at once; default: one for
-      each core.
+    num_threads: For in_process: how many clients are worked on at once on each device;
+      default: one on a GPU; on CPUs one for each core, shared out over the devices.
+    devices: For in_process: TensorFlow's logical devices that take the clients in turn,
+      such as ("GPU:0", "GPU:1"); default: all GPUs that it sees, else the CPU.
     worker_log: For local_worker: the file for the worker's output.
 
   Raises:
-    ValueError: There is no such runtime.
+    ValueError: There is no such runtime or device.
     WorkerLostError: The worker does not start.
   """
   if name == "in_process":
-    context = in_process.InProcessContext(num_threads)
+    context = in_process.InProcessContext(num_threads, devices)
     return Runtime(name, context, close=context.close)
   if name == "local_worker":
     worker = local_worker.LocalWorker(worker_log)

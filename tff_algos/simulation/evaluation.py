@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Callable
+from concurrent import futures
 
 import numpy as np
 import tensorflow as tf
 
 from tff_algos.models.functional import Model
 
-_BATCH = 1000
+_BATCH = 500
 
 
 def build_evaluation(
@@ -47,11 +49,18 @@ def build_evaluation(
 
   def evaluate(weights: tuple) -> OrderedDict[str, float]:
     tensors = tuple(tf.constant(w) for w in weights)
-    sums = {name: 0.0 for name in ("loss", *model.metrics)}
-    for start in range(0, len(y), _BATCH):
+
+    def totals_from(start: int) -> dict[str, float]:
       stop = start + _BATCH
-      for name, value in totals(tensors, x[start:stop], y[start:stop]).items():
-        sums[name] += float(value)
+      parts = totals(tensors, x[start:stop], y[start:stop])
+      return {name: float(value) for name, value in parts.items()}
+
+    sums = dict.fromkeys(("loss", *model.metrics), 0.0)
+    # Operations may have one core each: batches use the others.
+    with futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+      for part in pool.map(totals_from, range(0, len(y), _BATCH)):
+        for name, value in part.items():
+          sums[name] += value
     return OrderedDict((name, value / len(y)) for name, value in sums.items())
 
   return evaluate

@@ -471,25 +471,26 @@ def _drop_non_finite(
   numbers = [v for v in tf.nest.flatten(made) if v.dtype.is_floating]
   accepted = tf.reduce_all([tf.reduce_all(tf.math.is_finite(v)) for v in numbers])
 
-  def keep(value, otherwise):
-    return tf.nest.map_structure(lambda v, o: tf.where(accepted, v, o), value, otherwise)
-
-  def keep_or_zero(value):
-    return keep(value, tf.nest.map_structure(tf.zeros_like, value))
-
+  # A part's name goes along inside it, so that it can be read from what crosses.
+  message = OrderedDict((k, _named(k, v)) for k, v in result.message.items())
+  sent = (message, OrderedDict(result.weight), OrderedDict(result.metrics))
+  # `tf.where` would pass over all weights once more.
+  (message, weight, averages), client_state = tf.cond(
+    accepted,
+    lambda: (sent, result.client_state),
+    lambda: (tf.nest.map_structure(tf.zeros_like, sent), old_client_state),
+  )
   one = tf.cast(accepted, tf.int32)
   counts = OrderedDict(
     num_examples=tf.cast(num_examples * one, tf.int64),
     num_accepted=one,
     num_dropped=1 - one,
   )
-  # A part's name goes along inside it, so that it can be read from what crosses.
-  message = OrderedDict((k, _named(k, v)) for k, v in result.message.items())
   return _ClientWorkOutput(
-    message=keep_or_zero(message),
-    weight=keep_or_zero(OrderedDict(result.weight)),
-    client_state=keep(result.client_state, old_client_state),
-    totals=OrderedDict(averages=keep_or_zero(OrderedDict(result.metrics)), counts=counts),
+    message=message,
+    weight=weight,
+    client_state=client_state,
+    totals=OrderedDict(averages=averages, counts=counts),
   )
 
 

@@ -1,0 +1,296 @@
+"""What the benchmark measures; as a program, the process of one measurement.
+
+`measurements.py` starts it and asks on a socket: it answers once when it is ready, and
+then every line by a round and the seconds it took. Answers are lines of JSON.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if __name__ == "__main__":
+  sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+  from tff_algos import preflight
+
+  preflight.quiet([])
+
+import abc
+import ctypes
+import dataclasses
+import functools
+import json
+import signal
+import socket
+import subprocess
+import time
+import traceback
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from binaries import workloads
+
+BARE, TFF = "bare", "tff"
+LEARNING_RATE = 0.05
+_EPOCHS = 1
+_SEED = 0
+
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+  """Has the process killed when the thread that started it ends; a `preexec_fn`."""
+  _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+# Modules are imported where they are used: the memory of one framework is not to hold
+# the code of another.
+
+
+class Framework(abc.ABC):
+  """What is measured; made by `build`."""
+
+  @abc.abstractmethod
+  def run(self, round_num: int) -> None:
+    """Does a round, with all clients."""
+
+  @abc.abstractmethod
+  def weights(self) -> list[np.ndarray]:
+    """The model's weights now."""
+
+  def computation(self, round_num: int) -> Any:
+    """What is compiled for the round; the first round of each is reported apart."""
+    del round_num
+
+
+class Bare(Framework):
+  """The floor: FedAvg by nothing but TensorFlow, one client after another."""
+
+  def __init__(self, workload: workloads.Workload):
+    import tensorflow as tf
+
+    model = workload.model()
+    self._clients = [
+      (tf.constant(x), tf.constant(y)) for x, y in workload.clients().values()
+    ]
+    self._weights = tuple(map(tf.constant, model.initial_weights))
+    self._zeros = tuple(map(tf.zeros_like, self._weights))
+    batch_size, no_seed = workload.batch_size, tf.zeros([2], tf.int32)
+
+    @tf.function(autograph=False)
+    def train(start, total, x, y, order):
+      n = tf.shape(order)[0]
+
+      def body(place, weights):
+        rows = order[place : place + batch_size]
+        with tf.GradientTape() as tape:
+          tape.watch(weights)
+          batch = model.preprocess(tf.gather(x, rows))
+          predictions = model.predict(weights, batch, True, no_seed)
+          loss = tf.reduce_mean(model.example_losses(tf.gather(y, rows), predictions))
+        gradient = tape.gradient(loss, weights)
+        weights = tuple(w - LEARNING_RATE * g for w, g in zip(weights, gradient))
+        return place + batch_size, weights
+
+      place = tf.constant(0)
+      _, weights = tf.while_loop(lambda place, _: place < n, body, (place, start))
+      return tuple(t + tf.cast(n, tf.float32) * w for t, w in zip(total, weights))
+
+    x, y = self._clients[0]
+    order = tf.TensorSpec([len(y)], tf.int32)
+    self._train = train.get_concrete_function(self._weights, self._zeros, x, y, order)
+
+  def run(self, round_num: int) -> None:
+    """Shuffles anew in every round, as the others do."""
+    draw = np.random.default_rng(round_num)
+    self.run_in_order(draw.permutation(len(y)) for _, y in self._clients)
+
+  def run_in_order(self, orders: Iterable[np.ndarray]) -> None:
+    """Does a round in which each client meets its examples in the order given."""
+    import tensorflow as tf
+
+    total, count = self._zeros, 0
+    for (x, y), order in zip(self._clients, orders):
+      order = tf.constant(order, tf.int32)
+      total = self._train(self._weights, total, x, y, order)
+      count += len(y)
+    self._weights = tuple(t / count for t in total)
+    self._weights[-1].numpy()  # Waits for a device that computes on its own.
+
+  def weights(self) -> list[np.ndarray]:
+    """The model's weights now."""
+    return [w.numpy() for w in self._weights]
+
+
+class Ours(Framework):
+  """A process of this library on one of its runtimes, driven as a user would.
+
+  Attributes:
+    runtime: The runtime, which is installed.
+  """
+
+  def __init__(
+    self, workload: workloads.Workload, runtime: str, algorithm: str, folder: str
+  ):
+    from tff_algos.algorithms import registry
+    from tff_algos.runtimes import runtime as runtimes
+    from tff_algos.simulation import client_state_store
+
+    log = f"{workload.name}-{runtime}-{algorithm}-worker.log"
+    self.runtime = runtimes.create_runtime(runtime, worker_log=log).install()
+    model = workload.model()
+    self._clients = workload.client_files(folder, model.example_spec)
+    row = registry.get(algorithm)
+    local = dict(
+      epochs=_EPOCHS, batch_size=workload.batch_size, learning_rate=LEARNING_RATE
+    )
+    known = {field.name for field in dataclasses.fields(row.hparams_class())}
+    hparams = row.hparams_class()(**{k: v for k, v in local.items() if k in known})
+    self._process = row.build(
+      model,
+      hparams,
+      num_clients=workload.num_clients,
+      num_examples=workload.num_clients * workload.num_examples,
+    )
+    self._state = self._process.initialize()
+    self._states = client_state_store.ClientStateStore(self._process.initialize_client())
+
+  def computation(self, round_num: int) -> Any:
+    """An algorithm may have rounds of several kinds."""
+    return self._process.next_of(round_num)
+
+  def run(self, round_num: int) -> None:
+    """The round and what a user has to do around it."""
+    from tff_algos.client_data import ClientInput
+    from tff_algos.simulation.seeds import client_seed
+
+    places = range(len(self._clients))
+    output = self._process.next_of(round_num)(
+      self._state,
+      self._states.get(places),
+      [
+        ClientInput(self._clients.path(client), client_seed(_SEED, round_num, place))
+        for place, client in enumerate(self._clients.ids)
+      ],
+    )
+    self._state = output.state
+    self._states.put(places, output.client_states)
+
+  def weights(self) -> list[np.ndarray]:
+    """The model's weights now."""
+    return list(self._process.get_model_weights(self._state).trainable)
+
+
+class Tff(Framework):
+  """`tff.learning`'s FedAvg on TFF's own local runtime, datasets from Python."""
+
+  def __init__(self, workload: workloads.Workload):
+    import tensorflow as tf
+    import tensorflow_federated as tff
+
+    # TFF starts its worker with no thought of when that ends.
+    subprocess.Popen.__init__ = functools.partialmethod(  # type: ignore[assignment]
+      subprocess.Popen.__init__, preexec_fn=die_with_parent
+    )
+    tff.backends.native.set_sync_local_cpp_execution_context()
+    model = workload.model()
+    no_seed = np.zeros([2], np.int32)
+
+    @tf.function(autograph=False)
+    def predict(weights, x, training):
+      trainable, _ = weights
+      return model.predict(trainable, model.preprocess(x), training, no_seed)
+
+    def loss(output, label, sample_weight=None):
+      del sample_weight
+      return tf.reduce_mean(model.example_losses(label, output))
+
+    spec = tf.nest.map_structure(
+      lambda s: tf.TensorSpec([None, *s.shape], s.dtype), tuple(model.example_spec)
+    )
+    self._process = tff.learning.algorithms.build_weighted_fed_avg(
+      tff.learning.models.FunctionalModel(
+        initial_weights=(model.initial_weights, ()),
+        predict_on_batch_fn=predict,
+        loss_fn=loss,
+        input_spec=spec,
+      ),
+      client_optimizer_fn=tff.learning.optimizers.build_sgdm(LEARNING_RATE),
+    )
+    self._datasets = [
+      tf.data.Dataset.from_tensor_slices((x, y))
+      .shuffle(len(y))
+      .batch(workload.batch_size)
+      for x, y in workload.clients().values()
+    ]
+    self._state = self._process.initialize()
+
+  def run(self, round_num: int) -> None:
+    """A round of `tff.learning`."""
+    del round_num
+    self._state = self._process.next(self._state, self._datasets).state
+
+  def weights(self) -> list[np.ndarray]:
+    """The model's weights now."""
+    return list(self._process.get_model_weights(self._state).trainable)
+
+
+def names() -> list[str]:
+  """The names of all frameworks."""
+  from tff_algos.runtimes import runtime
+
+  # Workers on other machines are started by their owners.
+  ours = [name for name in runtime.DESCRIPTIONS if name != "remote_workers"]
+  return [BARE, *ours, TFF]
+
+
+def build(workload: str, framework: str, algorithm: str, folder: str) -> Framework:
+  """Makes what is to be measured.
+
+  Args:
+    workload: A name of `workloads.WORKLOADS`.
+    framework: One of `names()`.
+    algorithm: A name of `algorithms.registry`; only our runtimes heed it.
+    folder: For the client files, which measurements share.
+  """
+  row = workloads.get(workload)
+  if framework == BARE:
+    return Bare(row)
+  if framework == TFF:
+    return Tff(row)
+  return Ours(row, framework, algorithm, folder)
+
+
+def serve(channel: socket.socket, *what: str) -> None:
+  """Sets up, and then does what is asked until nothing more is.
+
+  Args:
+    channel: Where questions come from and answers go to.
+    *what: The arguments of `build`.
+  """
+
+  def answer(**content: Any) -> None:
+    channel.sendall(json.dumps(content).encode() + b"\n")
+
+  try:
+    framework = build(*what)
+    answer()
+    compiled: list[Any] = []
+    for round_num, _ in enumerate(channel.makefile()):
+      computation = framework.computation(round_num)
+      is_first = not any(computation is known for known in compiled)
+      compiled.append(computation)
+      start = time.perf_counter()
+      framework.run(round_num)
+      answer(seconds=time.perf_counter() - start, is_first=is_first)
+  except Exception as error:
+    traceback.print_exc()
+    answer(failure=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+    sys.exit(1)
+
+
+if __name__ == "__main__":
+  serve(socket.socket(fileno=int(sys.argv[1])), *sys.argv[2:])

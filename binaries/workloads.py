@@ -1,0 +1,175 @@
+"""The workloads of the benchmark: a model, and clients with synthetic examples."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+  from tff_algos.client_data import ClientDirectory
+  from tff_algos.models.functional import ExampleSpec, Model
+
+
+class Data(NamedTuple):
+  """What synthetic examples look like.
+
+  Attributes:
+    shape: The shape of an input.
+    dtype: Its dtype: uint8 for pictures, or float32.
+    num_classes: How many labels there are.
+  """
+
+  shape: tuple[int, ...]
+  dtype: str
+  num_classes: int
+
+
+class Workload(NamedTuple):
+  """One row.
+
+  Attributes:
+    name: What `--workload` takes.
+    description: A few words for lists.
+    network: Module of `tasks.models` and function in it, such as "cnn.mcmahan".
+    data: The kind of examples.
+    num_clients: How many clients there are; all take part in each round.
+    num_examples: How many examples each of them has.
+    batch_size: Examples in a local step.
+  """
+
+  name: str
+  description: str
+  network: str
+  data: Data
+  num_clients: int
+  num_examples: int
+  batch_size: int
+
+  def model(self) -> Model:
+    """The model; its initial weights are the same in every process."""
+    import tensorflow as tf
+
+    from tff_algos.models import functional, keras
+
+    module, function = self.network.split(".")
+    build = getattr(importlib.import_module(f"tasks.models.{module}"), function)
+    keras_model = build(self.data.shape, self.data.num_classes)
+    keras.reinitialize(keras_model, 0)
+    spec = functional.ExampleSpec(
+      tf.TensorSpec(self.data.shape, self.data.dtype), tf.TensorSpec([], tf.int32)
+    )
+    return keras.from_keras(keras_model, spec)
+
+  def clients(self) -> Mapping[str, tuple[np.ndarray, np.ndarray]]:
+    """Client to (inputs, labels), drawn anew whenever one is looked up."""
+    return _Clients(self)
+
+  def client_files(self, folder: str, spec: ExampleSpec) -> ClientDirectory:
+    """The clients on disk; written if the folder does not hold them yet."""
+    from tff_algos import client_data
+
+    try:
+      return client_data.ClientDirectory(folder)
+    except FileNotFoundError:
+      return client_data.write_clients(folder, self.clients(), spec)
+
+
+class _Clients(Mapping):
+  """Keeps no examples, so that memory is held only by who uses them."""
+
+  def __init__(self, workload: Workload):
+    self._workload = workload
+
+  def __len__(self) -> int:
+    return self._workload.num_clients
+
+  def __iter__(self) -> Iterator[str]:
+    return map(str, range(len(self)))
+
+  def __getitem__(self, client: str) -> tuple[np.ndarray, np.ndarray]:
+    data, n = self._workload.data, self._workload.num_examples
+    draw = np.random.default_rng(int(client))
+    labels = draw.integers(data.num_classes, size=n, dtype=np.int32)
+    if data.dtype == "uint8":
+      return draw.integers(256, size=(n, *data.shape), dtype=np.uint8), labels
+    return draw.standard_normal((n, *data.shape), np.float32), labels
+
+
+_MNIST = Data((28, 28, 1), "uint8", num_classes=10)
+_CIFAR = Data((32, 32, 3), "uint8", num_classes=10)
+_HAR = Data((128, 9), "float32", num_classes=6)
+
+_ROWS = (
+  Workload(
+    "A",
+    "MNIST CNN (1,663,370 weights), 10 clients x 600 examples, batch 10.",
+    "cnn.mcmahan",
+    _MNIST,
+    num_clients=10,
+    num_examples=600,
+    batch_size=10,
+  ),
+  Workload(
+    "B",
+    "CIFAR-10 LeNet (62,006 weights), 10 clients x 5,000 examples, batch 64.",
+    "cnn.lenet",
+    _CIFAR,
+    num_clients=10,
+    num_examples=5000,
+    batch_size=64,
+  ),
+  Workload(
+    "C",
+    "MNIST softmax regression (7,850 weights), 1,000 clients x 20 examples, batch 10.",
+    "mlp.softmax_regression",
+    _MNIST,
+    num_clients=1000,
+    num_examples=20,
+    batch_size=10,
+  ),
+  Workload(
+    "D",
+    "MNIST CNN (1,663,370 weights), 100 clients x 5 examples, batch 10.",
+    "cnn.mcmahan",
+    _MNIST,
+    num_clients=100,
+    num_examples=5,
+    batch_size=10,
+  ),
+  Workload(
+    "E",
+    "Two LSTMs on HAR windows (5,822 weights), 2 clients x 375 examples, batch 10.",
+    "lstm.har_lstm",
+    _HAR,
+    num_clients=2,
+    num_examples=375,
+    batch_size=10,
+  ),
+  Workload(
+    "smoke",
+    "MNIST softmax regression, 3 clients x 12 examples, batch 5: for tests.",
+    "mlp.softmax_regression",
+    _MNIST,
+    num_clients=3,
+    num_examples=12,
+    batch_size=5,
+  ),
+)
+
+WORKLOADS: Mapping[str, Workload] = {row.name: row for row in _ROWS}
+
+
+def get(name: str) -> Workload:
+  """The row of a workload.
+
+  Raises:
+    ValueError: There is none of this name.
+  """
+  if name not in WORKLOADS:
+    raise ValueError(
+      f"There is no workload {name!r}: choose from {', '.join(WORKLOADS)}."
+    )
+  return WORKLOADS[name]
