@@ -25,7 +25,7 @@ from tasks import registry as tasks_registry
 from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.privacy import accounting
 from tff_algos.privacy.dp_sgd_step import DpSgd
-from tff_algos.runtimes import in_process
+from tff_algos.runtimes import in_process, remote_workers, tunnel
 from tff_algos.runtimes import runtime as runtimes
 from tff_algos.simulation import (
   checkpoints,
@@ -48,6 +48,10 @@ _FREE_ON_RESUME = (
   "runtime",
   "threads",
   "devices",
+  "workers",
+  "worker_certificate",
+  "worker_key",
+  "worker_authority",
   "checkpoint_every",
   "target_accuracy",
 )
@@ -81,6 +85,10 @@ class Config:
     threads: Clients worked on at once on each device of in_process; None: one for each
       core.
     devices: Where in_process places clients, such as GPU:0; None: all GPUs, else the CPU.
+    workers: The workers of remote_workers, as host:port.
+    worker_certificate: What this program shows them; None: they are not in a tunnel.
+    worker_key: The key of that.
+    worker_authority: The certificate of the authority that signed the workers'.
   """
 
   algorithm: str
@@ -101,6 +109,10 @@ class Config:
   runtime: str = "in_process"
   threads: Optional[int] = None
   devices: Optional[Sequence[str]] = None
+  workers: Sequence[str] = ()
+  worker_certificate: Optional[str] = None
+  worker_key: Optional[str] = None
+  worker_authority: Optional[str] = None
 
 
 class _Run(NamedTuple):
@@ -158,12 +170,45 @@ def make_config(algorithm: str, task: str, **given: Any) -> Config:
         f"There is no runtime {config.runtime!r}: choose one of "
         f"{', '.join(runtimes.DESCRIPTIONS)}."
       )
+    _check_workers(config)
     target = config.target_accuracy
     if target is not None and not 0 < target <= 1:
       raise ValueError(f"target_accuracy must be in (0, 1]; found {target:g}.")
     if config.partition_seed < 0:
       raise ValueError(f"partition_seed must be >= 0; found {config.partition_seed}.")
   return config
+
+
+def _check_workers(config: Config) -> None:
+  """Raises `ValueError` if the settings of remote_workers do not fit together."""
+  files = _tls_files(config)
+  if config.runtime == "remote_workers":
+    remote_workers.parse_addresses(config.workers)
+    if files is not None:
+      files.check()
+      tunnel.find_stunnel()
+  elif config.workers or files is not None:
+    raise ValueError(
+      f"workers and their certificates are for the runtime remote_workers, but this "
+      f"run's is {config.runtime}: leave them out or choose remote_workers."
+    )
+
+
+def _tls_files(config: Config) -> Optional[tunnel.TlsFiles]:
+  given = {
+    "worker_certificate": config.worker_certificate,
+    "worker_key": config.worker_key,
+    "worker_authority": config.worker_authority,
+  }
+  missing = [name for name, path in given.items() if not path]
+  if len(missing) == len(given):
+    return None
+  if missing:
+    raise ValueError(
+      "worker_certificate, worker_key and worker_authority go together: "
+      f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing."
+    )
+  return tunnel.TlsFiles(*(str(path) for path in given.values()))
 
 
 def run(config: Config, *, resume: bool = False) -> dict[str, Any]:
@@ -178,6 +223,7 @@ def run(config: Config, *, resume: bool = False) -> dict[str, Any]:
 
   Raises:
     InputError: The settings cannot be run; nothing was written.
+    UnsupportedComputationError: The runtime does not run the algorithm.
     WorkerLostError: A worker process does not start, or died too often.
   """
   run_dir = os.path.expanduser(config.run_dir)
@@ -197,6 +243,8 @@ def run(config: Config, *, resume: bool = False) -> dict[str, Any]:
     num_threads=config.threads,
     devices=config.devices,
     worker_log=os.path.join(run_dir, "worker.log"),
+    workers=config.workers,
+    tls=_tls_files(config),
   ) as runtime:
     _print_header(prepared, runtime)
     partitions.draw(

@@ -80,7 +80,9 @@ flags.DEFINE_integer(
 flags.DEFINE_float(
   "target_accuracy", None, "Report the first round that reaches it, 0 to 1."
 )
-flags.DEFINE_string("runtime", "in_process", "in_process or local_worker.")
+flags.DEFINE_string(
+  "runtime", "in_process", "in_process, local_worker or remote_workers."
+)
 flags.DEFINE_integer(
   "threads",
   None,
@@ -91,6 +93,23 @@ flags.DEFINE_list(
   "devices",
   None,
   "Where in_process places clients, in turn: GPU:0,GPU:1; default: all GPUs, else CPU:0.",
+)
+flags.DEFINE_list(
+  "workers",
+  None,
+  "The workers of remote_workers, started by binaries/worker.py: host:port,...",
+)
+flags.DEFINE_string(
+  "worker_certificate",
+  None,
+  "What remote_workers shows the workers, a PEM file; without it, its key and its "
+  "authority: they run with --trusted_network.",
+)
+flags.DEFINE_string("worker_key", None, "The certificate's private key, a PEM file.")
+flags.DEFINE_string(
+  "worker_authority",
+  None,
+  "The certificate of the authority that signed the workers', a PEM file.",
 )
 
 
@@ -209,6 +228,7 @@ def main(argv: Sequence[str]) -> None:
     _print_list()
     return
   from binaries import experiment
+  from tff_algos.runtimes.compiler import UnsupportedComputationError
   from tff_algos.runtimes.local_worker import WorkerLostError
 
   if _RESUME.value and flags.FLAGS.run_dir is None:
@@ -227,7 +247,7 @@ def main(argv: Sequence[str]) -> None:
     experiment.run(config, resume=_RESUME.value)
   except (command_line.UsageError, experiment.InputError) as error:
     command_line.fail(error)
-  except WorkerLostError as error:
+  except (WorkerLostError, UnsupportedComputationError) as error:
     command_line.fail(error, status=1)
 
 

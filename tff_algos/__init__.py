@@ -78,6 +78,7 @@ _PUBLIC = {
   "epsilon": "tff_algos.privacy.accounting",
   # Running.
   "Settings": "tff_algos.simulation.loop",
+  "TlsFiles": "tff_algos.runtimes.tunnel",
   "build_evaluation": "tff_algos.simulation.evaluation",
   "client_seed": "tff_algos.simulation.seeds",
   "create_runtime": "tff_algos.runtimes.runtime",

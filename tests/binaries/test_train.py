@@ -549,6 +549,31 @@ def test_local_worker_from_the_command_line_ends_with_ctrl_c(finished, tmp_path)
       assert row[name] == expected[name]
 
 
+def test_remote_workers_from_the_command_line(
+  finished, start_worker, certificates, run_forked, tmp_path
+):
+  """With two runs of binaries/worker.py; resumed without them."""
+  run_dir, place = _place(tmp_path)
+  programs = [start_worker(), start_worker()]
+  workers = ",".join(f"localhost:{program.port}" for program in programs)
+  flags = [
+    *(*_SMALL, *place, "--rounds=2", "--runtime=remote_workers", f"--workers={workers}"),
+    f"--worker_certificate={certificates / 'program.pem'}",
+    f"--worker_key={certificates / 'program.key'}",
+    f"--worker_authority={certificates / 'ca.pem'}",
+  ]
+  status, out, err = _Process(*flags, cwd=tmp_path, home=tmp_path).end()
+  assert (status, err) == (0, "")
+  assert "2 of 2 workers answer" in out
+  for row, expected in zip(_rows(run_dir), _rows(finished.run_dir)):
+    for name in ("train_loss", "test_loss"):
+      assert float(row[name]) == pytest.approx(float(expected[name]), rel=1e-3)
+    for name in ("num_examples", "num_accepted", "bytes_down", "bytes_up"):
+      assert row[name] == expected[name]
+  done = run_forked(*_SMALL, *place, "--rounds=2", "--resume", cwd=tmp_path)
+  assert done.status == 0, done.err
+
+
 @pytest.mark.parametrize(
   "changed",
   [
@@ -708,6 +733,32 @@ _MISTAKES = {
   "no threads": (["--threads=0"], ["threads"]),
   "target above one": (["--target_accuracy=97"], ["target_accuracy", "97"]),
   "unknown runtime": (["--runtime=remote"], ["remote", "in_process, local_worker"]),
+  "remote workers without addresses": (
+    ["--runtime=remote_workers"],
+    ["remote_workers", "host:port"],
+  ),
+  "a worker without a port": (
+    ["--runtime=remote_workers", "--workers=localhost"],
+    ["host:port", "'localhost'"],
+  ),
+  "workers of another runtime": (
+    ["--workers=localhost:8470"],
+    ["workers", "in_process", "remote_workers"],
+  ),
+  "a certificate without its key": (
+    [
+      *("--runtime=remote_workers", "--workers=localhost:8470"),
+      *("--worker_certificate=a.pem", "--worker_authority=ca.pem"),
+    ],
+    ["worker_key is missing"],
+  ),
+  "certificates that are not there": (
+    [
+      *("--runtime=remote_workers", "--workers=localhost:8470"),
+      *("--worker_certificate=a.pem", "--worker_key=a.key", "--worker_authority=c.pem"),
+    ],
+    ["There is no file a.pem"],
+  ),
   "unknown split": (["--partition=dirichle"], ["dirichle", "dirichlet"]),
   "split without its parameter": (["--partition=dirichlet"], ["beta"]),
   "word in a split": (["--partition=dirichlet:beta=x"], ["beta"]),

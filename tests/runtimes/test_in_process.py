@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.runtimes import in_process, planning, runtime
+from tff_algos.runtimes import compiler, in_process, runtime
 
 _INTS = tff.FederatedType(np.int32, tff.CLIENTS)
 _FLOATS = tff.FederatedType(np.float32, tff.CLIENTS)
@@ -237,7 +237,7 @@ def test_refuses_variables_with_the_way_out():
     with tf.control_dependencies([counter.assign_add(x)]):
       return counter.read_value()
 
-  with pytest.raises(planning.UnsupportedComputationError, match="local_worker"):
+  with pytest.raises(compiler.UnsupportedComputationError, match="local_worker"):
     count(1)
 
 
@@ -246,7 +246,7 @@ def test_refuses_secure_sums_by_name():
   def secure(x):
     return tff.federated_secure_sum_bitwidth(x, 8)
 
-  with pytest.raises(planning.UnsupportedComputationError, match="secure"):
+  with pytest.raises(compiler.UnsupportedComputationError, match="secure"):
     secure([1, 2])
 
 

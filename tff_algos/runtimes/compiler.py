@@ -9,6 +9,10 @@ from tensorflow_federated.python.core.environments.tensorflow_backend import (
 from tensorflow_federated.python.core.impl.compiler import transformations
 
 
+class UnsupportedComputationError(NotImplementedError):
+  """The computation uses something that the runtime does not run."""
+
+
 def to_call_dominant(comp: tff.Computation) -> tff.framework.ComputationBuildingBlock:
   """Expands compound operators and flattens the computation to a list of calls.
 

@@ -251,7 +251,7 @@ class _Plan:
     if isinstance(t, tff.StructType):
       elements = tff.structure.iter_elements(t)
       return _Struct([(n, self._argument_nodes(e)) for n, e in elements])
-    raise planning.UnsupportedComputationError(
+    raise compiler.UnsupportedComputationError(
       f"The in_process runtime takes placed arguments only; found {t}."
     )
 

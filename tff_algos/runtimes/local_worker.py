@@ -7,10 +7,7 @@ bounded, values are freed as soon as they are used, and the worker dies with thi
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
-import subprocess
 import tempfile
 import threading
 import time
@@ -20,20 +17,19 @@ import grpc
 import portpicker
 import tensorflow_federated as tff
 
-_BINARY = os.path.join(os.path.dirname(tff.__file__), "data", "worker_binary")
-_CHANNEL_OPTIONS = [
+from tff_algos.runtimes import child_process
+
+_BINARY = child_process.worker_binary()
+CHANNEL_OPTIONS = [
   (f"grpc.max_{kind}message_length", 2**31 - 1) for kind in ("", "receive_", "send_")
 ]
-# The worker is on this machine, where no proxy is to be asked for it.
-_CHANNEL_OPTIONS.append(("grpc.enable_http_proxy", 0))
+# A worker is on this machine or in this network: no proxy is to be asked for it.
+CHANNEL_OPTIONS.append(("grpc.enable_http_proxy", 0))
 _POLL_SECONDS = 0.02
-_STOP_SECONDS = 5
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
 
 
 class WorkerLostError(RuntimeError):
-  """The worker did not start, or died too often; not retried."""
+  """The worker, or every worker, did not start or died too often; not retried."""
 
 
 class Worker:
@@ -42,15 +38,8 @@ class Worker:
   def __init__(self, log_path: str, start_seconds: float):
     self._log_path, self._start_seconds = log_path, start_seconds
     self.port = portpicker.pick_unused_port()
-    with open(log_path, "ab") as log:
-      self._process = subprocess.Popen(
-        [_BINARY, f"--port={self.port}"],
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        preexec_fn=_bind_to_parent,
-      )
-    channel = grpc.insecure_channel(f"localhost:{self.port}", _CHANNEL_OPTIONS)
+    self._process = child_process.start([_BINARY, f"--port={self.port}"], log_path)
+    channel = grpc.insecure_channel(f"localhost:{self.port}", CHANNEL_OPTIONS)
     self.stub = tff.framework.RemoteExecutorGrpcStub(channel)
 
   @property
@@ -87,20 +76,7 @@ class Worker:
     """Ends the process; waits for it."""
     # The channel is left to the garbage collector: closing it under gRPC's own thread,
     # which watches it, makes that thread print a traceback.
-    if self.is_alive:
-      self._process.send_signal(signal.SIGINT)
-      try:
-        self._process.wait(_STOP_SECONDS)
-      except subprocess.TimeoutExpired:
-        self._process.kill()
-        self._process.wait()
-
-
-def _bind_to_parent() -> None:
-  # Out of the terminal's group: Ctrl-C is for the program to handle, not its worker.
-  os.setpgrp()
-  # Covers a SIGKILL of Python too, which no exit handler sees.
-  _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    child_process.stop(self._process)
 
 
 class LocalWorker:

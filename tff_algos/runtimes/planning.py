@@ -21,6 +21,8 @@ from tensorflow.python.saved_model import (
   nested_structure_coder,
 )
 
+from tff_algos.runtimes.compiler import UnsupportedComputationError
+
 _blocks = tff.framework
 _Struct = tff.structure.Struct
 
@@ -28,10 +30,6 @@ _SERVER_URIS = ("federated_value_at_server", "federated_eval_at_server")
 _CLIENT_URIS = ("federated_value_at_clients", "federated_eval_at_clients")
 _MAP_URIS = ("federated_apply", "federated_map", "federated_map_all_equal")
 _ZIP_URIS = ("federated_zip_at_server", "federated_zip_at_clients")
-
-
-class UnsupportedComputationError(NotImplementedError):
-  """The computation uses something that this runtime does not run."""
 
 
 # --- Values as flat lists of tensors ---------------------------------------------------

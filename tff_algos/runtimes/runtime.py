@@ -9,11 +9,13 @@ from typing import Optional
 
 import tensorflow_federated as tff
 
-from tff_algos.runtimes import in_process, local_worker
+from tff_algos.runtimes import in_process, local_worker, remote_workers
+from tff_algos.runtimes.tunnel import TlsFiles
 
 DESCRIPTIONS = {
   "in_process": "TFF computations interpreted in this Python process (default).",
   "local_worker": "TFF's own C++ worker, in a process of its own on this machine.",
+  "remote_workers": "TFF's own C++ workers on several machines, in TLS tunnels.",
 }
 
 
@@ -105,6 +107,8 @@ def create_runtime(
   num_threads: Optional[int] = None,
   devices: Optional[Sequence[str]] = None,
   worker_log: Optional[str] = None,
+  workers: Sequence[str] = (),
+  tls: Optional[TlsFiles] = None,
 ) -> Runtime:
   """Makes a runtime.
 
@@ -114,11 +118,16 @@ def create_runtime(
       default: one on a GPU; on CPUs one for each core, shared out over the devices.
     devices: For in_process: TensorFlow's logical devices that take the clients in turn,
       such as ("GPU:0", "GPU:1"); default: all GPUs that it sees, else the CPU.
-    worker_log: For local_worker: the file for the worker's output.
+    worker_log: For local_worker: the file for the worker's output; for remote_workers
+      with tls: for the tunnel's.
+    workers: For remote_workers: the address of each, as host:port.
+    tls: For remote_workers: this program's certificate, its key and the authority of the
+      workers'; None where they have no tunnel, on a trusted network.
 
   Raises:
-    ValueError: There is no such runtime or device.
-    WorkerLostError: The worker does not start.
+    ValueError: There is no such runtime or device, or workers or tls are not right.
+    FileNotFoundError: tls is given, and stunnel is not installed.
+    WorkerLostError: The worker does not start, or no worker answers.
   """
   if name == "in_process":
     context = in_process.InProcessContext(num_threads, devices)
@@ -137,6 +146,9 @@ def create_runtime(
       notice=notice,
       worker_peak_memory=worker.peak_memory,
     )
+  if name == "remote_workers":
+    remote = remote_workers.RemoteWorkers(workers, tls, worker_log)
+    return Runtime(name, remote.context, close=remote.close, notice=remote.notice)
   raise ValueError(
     f"There is no runtime {name!r}: choose one of {', '.join(DESCRIPTIONS)}."
   )
