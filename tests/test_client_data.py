@@ -102,6 +102,35 @@ def test_more_clients_than_one_folder_holds(tmp_path):
     _assert_same(directory.examples(client, _SPEC), clients[client])
 
 
+@pytest.mark.parametrize("how", ["written there", "copied there"])
+def test_another_file_system_of_tensorflow(how, tmp_path):
+  # `ram` stands for gs, s3 and so on, which need a network.
+  data = {f"c{i}": _examples(1 + i, seed=i) for i in range(3)}
+  if how == "written there":
+    clients = client_data.write_clients(f"ram://{tmp_path}", data, _SPEC)
+  else:
+    clients = client_data.write_clients(str(tmp_path), data, _SPEC).in_memory()
+    for path in tmp_path.rglob("*"):
+      if path.is_file():
+        path.unlink()
+  assert clients.ids == tuple(data)
+  assert clients.path("c1").startswith("ram://")
+  np.testing.assert_array_equal(clients.num_examples, [1, 2, 3])
+  for client, examples in data.items():
+    _assert_same(clients.examples(client, _SPEC), examples)
+
+
+def test_copies_in_memory_do_not_mix(tmp_path):
+  one, other = (
+    client_data.write_clients(
+      str(tmp_path / str(k)), {"c": _examples(4, seed=k)}, _SPEC
+    ).in_memory()
+    for k in range(2)
+  )
+  _assert_same(one.examples("c", _SPEC), _examples(4, seed=0))
+  _assert_same(other.examples("c", _SPEC), _examples(4, seed=1))
+
+
 def test_unknown_client_is_a_key_error(tmp_path):
   directory = client_data.write_clients(str(tmp_path), {"a": _examples(1)}, _SPEC)
   for look_up in (directory.path, directory.place):

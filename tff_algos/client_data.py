@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -23,6 +24,8 @@ from tff_algos.models.functional import ExampleSpec
 _MANIFEST = "clients.json"
 _SUFFIX = ".client"
 _HEADER_BYTES = 8
+# A folder of a million files is slow on many file systems.
+_FILES_IN_FOLDER = 1000
 
 # Part of every name that a cache gives to client files: count it up when they change.
 FORMAT = 2
@@ -118,6 +121,23 @@ class ClientDirectory:
   def __len__(self) -> int:
     return len(self.ids)
 
+  def in_memory(self) -> ClientDirectory:
+    """The same clients, their files copied into this process's memory.
+
+    For the in_process runtime, where the files are on a file system that takes long to
+    open them: each is opened once, and never in a round. They stay until the process
+    ends.
+    """
+    folder = f"ram://tff_algos/{uuid.uuid4().hex}"
+    for place in range(len(self)):
+      path = os.path.join(folder, _file_name(place))
+      if place % _FILES_IN_FOLDER == 0:
+        tf.io.gfile.makedirs(os.path.dirname(path))
+      tf.io.gfile.copy(os.path.join(self.folder, _file_name(place)), path)
+    manifest = os.path.join(self.folder, _MANIFEST)
+    tf.io.gfile.copy(manifest, os.path.join(folder, _MANIFEST))
+    return ClientDirectory(folder)
+
   def path(self, client: str) -> str:
     """The client's data file.
 
@@ -137,8 +157,8 @@ class ClientDirectory:
 
 
 def _file_name(place: int) -> str:
-  # A folder of a million files is slow on many file systems.
-  return os.path.join(f"{place // 1000:04d}", f"{place:07d}{_SUFFIX}")
+  folder = f"{place // _FILES_IN_FOLDER:04d}"
+  return os.path.join(folder, f"{place:07d}{_SUFFIX}")
 
 
 def write_clients(
@@ -168,7 +188,7 @@ def write_clients(
     tf.io.gfile.remove(manifest)
   for place, (x, y) in enumerate(clients.values()):
     path = os.path.join(folder, _file_name(place))
-    if place % 1000 == 0:
+    if place % _FILES_IN_FOLDER == 0:
       tf.io.gfile.makedirs(os.path.dirname(path))
     with tf.io.gfile.GFile(path, "wb") as f:
       f.write(np.int64(len(y)).tobytes())

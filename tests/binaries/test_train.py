@@ -613,6 +613,15 @@ def test_finished_run_resumed_does_nothing_more(finished, run_forked):
   assert _json(finished.run_dir / "summary.json")["stopped_early"] is False
 
 
+def test_mistake_found_after_tff_was_imported_is_one_sentence(tmp_path):
+  # Not in a fork, which ends without what TFF does, and prints, at the end.
+  flags = ["--partition=nonsense", "--devices=CPU:0"]
+  done = _Process(
+    *_place(tmp_path / "results")[1], *flags, cwd=tmp_path, home=tmp_path
+  ).end()
+  _assert_refused(done, "nonsense", "iid")
+
+
 def test_ctrl_c_while_tensorflow_is_imported_is_no_traceback(tmp_path):
   _, place = _place(tmp_path / "results")
   process = _Process(*place, cwd=tmp_path, home=tmp_path)
@@ -731,6 +740,9 @@ _MISTAKES = {
   "no evaluation": (["--eval_every=0"], ["eval_every"]),
   "negative interval": (["--checkpoint_every=-1"], ["checkpoint_every"]),
   "no threads": (["--threads=0"], ["threads"]),
+  "no such device": (["--devices=CPU:0,GPU:7"], ["GPU:7", "CPU:0"]),
+  "a device twice": (["--devices=cpu:0,CPU:0"], ["twice", "CPU:0"]),
+  "no device": (["--devices="], ["device"]),
   "target above one": (["--target_accuracy=97"], ["target_accuracy", "97"]),
   "unknown runtime": (["--runtime=remote"], ["remote", "in_process, local_worker"]),
   "remote workers without addresses": (

@@ -13,6 +13,7 @@ import tree
 
 from tff_algos import client_data
 from tff_algos.algorithms import twafl
+from tff_algos.runtimes import planning, runtime
 from tff_algos.simulation import (
   checkpoints,
   cohorts,
@@ -577,3 +578,24 @@ def test_client_with_a_number_that_is_not_finite_is_counted_as_dropped(
   others = federation.clients.num_examples.sum() - len(y)
   assert record["num_examples"] == others
   assert np.isfinite(record["train_loss"])
+
+
+def test_clients_in_memory_are_the_same_clients(federation, process_of):
+  process = process_of("fedavg")
+  on_disk = loop.run(process, federation.clients, _settings(2))
+  in_memory = loop.run(process, federation.clients.in_memory(), _settings(2))
+  for value, other in zip(tree.flatten(in_memory.state), tree.flatten(on_disk.state)):
+    np.testing.assert_array_equal(value, other)
+
+
+def test_a_second_run_traces_nothing(federation, process_of, monkeypatch):
+  process = process_of("scaffold")
+  loop.run(process, federation.clients, _settings(2))
+  traced = []
+  original = planning.concrete_function
+  monkeypatch.setattr(
+    planning, "concrete_function", lambda *a: traced.append(a) or original(*a)
+  )
+  with runtime.create_runtime("in_process"):
+    loop.run(process, federation.clients, _settings(2))
+  assert not traced

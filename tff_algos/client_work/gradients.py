@@ -27,6 +27,7 @@ def batch_gradient(
   seed: tf.Tensor,
   *,
   training: bool = True,
+  scale: Any = 1.0,
 ) -> tuple[Weights, tf.Tensor]:
   """The gradient of the batch's mean loss, and the sum of its losses.
 
@@ -37,25 +38,29 @@ def batch_gradient(
     y: Labels (B, ...).
     seed: int32 (2,) for the model's random layers.
     training: Whether these are at work.
+    scale: By what the gradient is multiplied.
   """
 
   def losses_at(weights):
     predictions = model.predict(weights, model.preprocess(x), training, seed)
     return model.example_losses(y, predictions)
 
-  return mean_gradient(losses_at, weights)
+  return mean_gradient(losses_at, weights, scale)
 
 
 def mean_gradient(
-  losses_at: Callable[[Weights], tf.Tensor], weights: Weights
+  losses_at: Callable[[Weights], tf.Tensor], weights: Weights, scale: Any = 1.0
 ) -> tuple[Weights, tf.Tensor]:
-  """The gradient of the mean of `losses_at(weights)`, (B,), and the sum of them."""
+  """`scale` times the gradient of the mean of `losses_at(weights)`, (B,); their sum."""
   with tf.GradientTape() as tape:
     tape.watch(weights)
     losses = losses_at(weights)
     mean = tf.reduce_mean(losses)
   gradient = tape.gradient(
-    mean, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO
+    mean,
+    weights,
+    output_gradients=tf.cast(scale, mean.dtype),
+    unconnected_gradients=tf.UnconnectedGradients.ZERO,
   )
   # An embedding's gradient comes as slices.
   return tuple(map(tf.convert_to_tensor, gradient)), tf.reduce_sum(losses)

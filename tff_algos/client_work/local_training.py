@@ -12,9 +12,10 @@ from typing import Any, NamedTuple, Optional
 import tensorflow as tf
 
 from tff_algos.client_data import Examples
+from tff_algos.client_work import gradients, tree_math
 from tff_algos.hyper_parameters import LocalSgd, PlainSgd
 from tff_algos.models.functional import Model, Weights
-from tff_algos.privacy.dp_sgd_step import local_gradient
+from tff_algos.privacy.dp_sgd_step import DpSgd, local_gradient
 
 # What a seed is folded with, so that no two kinds of draws share a key.
 _SHUFFLE, _STEP = 1, 2
@@ -118,7 +119,18 @@ def train(
     carry: The first value of the algorithm's carry, a structure of tensors.
     only_epoch: Takes the steps of this epoch alone, 0..epochs-1; default: of all.
   """
-  if gradient_of is None:
+  # Where nothing else looks at the gradient, the learning rate goes in at the loss, which
+  # saves a pass over all weights in each step.
+  is_plain = not (gradient_of or adjust_gradient or note_direction)
+  is_scaled = is_plain and not isinstance(hparams, DpSgd)
+  if is_scaled:
+
+    def gradient_of(weights, batch):
+      return gradients.batch_gradient(
+        model, weights, batch.x, batch.y, batch.seed, scale=hparams.learning_rate
+      )
+
+  elif gradient_of is None:
 
     def gradient_of(weights, batch):
       return local_gradient(model, hparams, weights, batch.x, batch.y, batch.seed)
@@ -150,7 +162,9 @@ def train(
       gradient = velocity
     if note_direction is not None:
       carry = note_direction(gradient, carry)
-    weights = tuple(w - hparams.learning_rate * g for w, g in zip(weights, gradient))
+    if not is_scaled:
+      gradient = tuple(hparams.learning_rate * g for g in gradient)
+    weights = tree_math.subtract(weights, gradient)
     if after_step is not None:
       weights = after_step(weights, batch)
     return step + 1, weights, velocity, carry, loss + batch_loss

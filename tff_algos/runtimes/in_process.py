@@ -78,10 +78,6 @@ class InProcessContext(tff.framework.SyncContext):
       _Queue(device, num_threads or _default_threads(device, len(found)))
       for device in found
     ]
-    # By identity: TFF's computations hash by their content, which would serialise the
-    # whole graph in every round. An entry goes when its computation does.
-    self._plans: dict[int, _Plan] = {}
-    self._planning = threading.Lock()
 
   def invoke(self, comp: tff.Computation, arg: Any) -> Any:
     """Runs `comp`; see `tff.framework.SyncContext.invoke`.
@@ -90,11 +86,11 @@ class InProcessContext(tff.framework.SyncContext):
       UnsupportedComputationError: `comp` holds TensorFlow variables, secure sums or
         other things this runtime lacks.
     """
-    with self._planning:
-      plan = self._plans.get(id(comp))
+    with _PLANNING:
+      plan = _PLANS.get(id(comp))
       if plan is None:
-        plan = self._plans[id(comp)] = _Plan(comp)
-        weakref.finalize(comp, self._plans.pop, id(comp), None)
+        plan = _PLANS[id(comp)] = _Plan(comp)
+        weakref.finalize(comp, _PLANS.pop, id(comp), None)
     with _safe_for_threads(), tf.device(self.devices[0]):
       result = plan.run(arg, self.devices, self._in_order)
     return type_conversions.type_to_py_container(result, comp.type_signature.result)
@@ -105,10 +101,9 @@ class InProcessContext(tff.framework.SyncContext):
     return tuple(queue.device for queue in self._queues)
 
   def close(self) -> None:
-    """Ends the client threads and forgets all compiled computations."""
+    """Ends the client threads; what was traced is kept for the next runtime."""
     for queue in self._queues:
       queue.pool.shutdown(wait=True)
-    self._plans.clear()
 
   def _in_order(self, function: Callable, arguments: Iterable) -> Iterator:
     """Maps on the devices in turn; in order, at most a few results ahead of the caller.
@@ -162,6 +157,12 @@ def _find_devices(names: Optional[Sequence[str]]) -> list[str]:
   if len(set(wanted)) < len(wanted):
     raise ValueError(f"A device is named twice: {', '.join(wanted)}.")
   return wanted
+
+
+# By identity: TFF's computations hash by their content, which would serialise the whole
+# graph in every round. An entry goes when its computation does.
+_PLANS: dict[int, _Plan] = {}
+_PLANNING = threading.Lock()
 
 
 @contextlib.contextmanager
@@ -327,12 +328,14 @@ class _Plan:
         given[node] = planning.as_tensors(specs, at_clients[node][client])
       return step.run(given)
 
-    totals = accumulation.zero()
+    totals, waiting = accumulation.zero(), []
     for results in in_order(work, range(num_clients)):
-      totals = accumulation.add(totals, results)
+      waiting.append(results)
+      if len(waiting) == planning.ADDED_AT_ONCE:
+        totals, waiting = accumulation.add(totals, waiting), []
       for node in self._kept.intersection(step.requested):
         at_clients[node].append(results[node])
-    return totals
+    return accumulation.add(totals, waiting)
 
   def _run_blocks(
     self, work, accumulation, shared, at_clients, num_clients, in_order
@@ -372,29 +375,34 @@ class _Plan:
     return at_server, at_clients
 
   def _egest(self, at_server, at_clients, num_clients) -> Any:
-    def out(node: planning.Node) -> Any:
+    def out(node: planning.Node, t: tff.FederatedType) -> Any:
       if node.kind == "broadcast":
         node = node.inputs[0]
       if node.at_server:
         return planning.pack(node.type, map(planning.to_numpy, at_server[node]))
       specs = planning.specs_of(node.type)
-      # Where there is nothing in a value, one is as good as many.
-      each = [
-        type_conversions.type_to_py_container(
-          planning.pack(node.type, map(planning.to_numpy, leaves)), node.type
-        )
-        for leaves in (
-          planning.as_tensors(specs, at_clients[node][i])
-          for i in range(num_clients if specs else min(1, num_clients))
-        )
-      ]
-      if not specs:
-        each = each * num_clients
+      if not specs:  # One empty value is as good as many, and much faster.
+        empty = planning.pack(node.type, iter(()))
+        each = [type_conversions.type_to_py_container(empty, t.member)] * num_clients
+      else:
+        each = [
+          planning.pack(
+            node.type,
+            map(planning.to_numpy, planning.as_tensors(specs, at_clients[node][i])),
+          )
+          for i in range(num_clients)
+        ]
       return each[0] if node.all_equal else each
 
-    if isinstance(self._results, planning.Node):
-      return out(self._results)
-    return planning.map_struct(out, self._results)
+    return _map_results(out, self._results, self._result)
+
+
+def _map_results(function: Callable, results: Any, t: tff.Type) -> Any:
+  """A structure of the same names with `function` of each node and its type."""
+  if isinstance(results, planning.Node):
+    return function(results, t)
+  elements = zip(tff.structure.iter_elements(results), t)
+  return _Struct([(n, _map_results(function, v, e)) for (n, v), e in elements])
 
 
 def _copied(values: dict[planning.Node, list], device: str) -> dict[planning.Node, list]:
