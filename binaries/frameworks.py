@@ -13,7 +13,7 @@ if __name__ == "__main__":
   sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
   from tff_algos import preflight
 
-  preflight.quiet([])
+  preflight.check_and_quiet([])
 
 import abc
 import ctypes

@@ -77,6 +77,17 @@ def test_sum_of_the_gradients_is_b_times_the_batch_gradient(problem_of, name, cl
 
 
 @pytest.mark.parametrize("name", problems.REPLAYED)
+def test_scale_multiplies_the_gradient_and_not_the_loss(problem_of, name):
+  problem = problem_of(name)
+  x, y = map(tf.constant, problem.clients[1])
+  arguments = tuple(map(tf.constant, problem.model.initial_weights)), x, y, _SEED
+  plain, loss = gradients.batch_gradient(problem.model, *arguments)
+  scaled, same = gradients.batch_gradient(problem.model, *arguments, scale=-0.3)
+  _assert_close(scaled, [-0.3 * g.numpy() for g in plain])
+  np.testing.assert_array_equal(loss, same)
+
+
+@pytest.mark.parametrize("name", problems.REPLAYED)
 def test_sum_of_squares_squares_each_example_by_itself(problem_of, name):
   problem = problem_of(name)
   each = _numpy_gradients(problem)

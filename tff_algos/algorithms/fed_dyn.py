@@ -78,17 +78,20 @@ def build_fed_dyn(
     start = received["model"]
     share = tf.cast(tf.shape(examples.y)[0], tf.float32) * num_clients / num_examples
     strength = h.alpha / share
-    fixed = tree_math.subtract(dual, start)
+    away = tree_math.subtract(dual, start)
 
-    def regularize(gradient, weights, carry):
-      pull = tree_math.add(weights, fixed)
-      gradient = tree_math.add_scaled(gradient, strength, pull)
-      if h.max_gradient_norm:
-        gradient = clip(gradient, h.max_gradient_norm)
-      return gradient, carry
+    def shorten(gradient, weights, carry):
+      del weights
+      return clip(gradient, h.max_gradient_norm), carry
 
     result = local_training.train(
-      model, start, examples, h, seed, adjust_gradient=regularize
+      model,
+      start,
+      examples,
+      h,
+      seed,
+      pull=local_training.Pull(tuple(strength * a for a in away), strength),
+      adjust_gradient=shorten if h.max_gradient_norm else None,
     )
     renewed = tree_math.add(dual, tree_math.subtract(result.weights, start))
     return model_update("uniform", start, result, examples, renewed)

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from typing import Optional
 
 from tff_algos.algorithms import fed_avg
-from tff_algos.client_work import local_training, tree_math
+from tff_algos.client_work import local_training
 from tff_algos.client_work.model_update import model_update
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model
@@ -49,13 +49,8 @@ def build_fed_prox(
   def client_update(received, client_state, examples, seed, h):
     start = received["model"]
 
-    def add_proximal_term(gradient, weights, carry):
-      drift = tree_math.subtract(weights, start)
-      return tree_math.add_scaled(gradient, h.mu, drift), carry
-
-    result = local_training.train(
-      model, start, examples, h, seed, adjust_gradient=add_proximal_term
-    )
+    pull = local_training.Pull(tuple(-h.mu * x for x in start), strength=h.mu)
+    result = local_training.train(model, start, examples, h, seed, pull=pull)
     return model_update(h.client_weighting, start, result, examples, client_state)
 
   return composer.compose_process(

@@ -75,12 +75,8 @@ def build_scaffold(
     start, server_variate = received["model"], received["control_variate"]
     correction = tree_math.subtract(server_variate, own_variate)
 
-    def correct_drift(gradient, weights, carry):
-      del weights
-      return tree_math.add(gradient, correction), carry
-
     result = local_training.train(
-      model, start, examples, h, seed, adjust_gradient=correct_drift
+      model, start, examples, h, seed, pull=local_training.Pull(correction)
     )
     if h.option == "I":
       renewed, _ = gradients.full_gradient(model, start, examples, seed)

@@ -43,6 +43,25 @@ NoteDirection = Callable[[Weights, Any], Any]
 AfterStep = Callable[[Weights, Batch], Weights]
 
 
+class Pull(NamedTuple):
+  """What a quadratic penalty adds to the gradient: strength * w + offset.
+
+  Attributes:
+    offset: Weights, constant in a round.
+    strength: float32 scalar; None where only the offset is added.
+  """
+
+  offset: Weights
+  strength: Any = None
+
+  def add_to(self, gradient: Weights, weights: Weights) -> Weights:
+    """The gradient with the penalty's."""
+    gradient = tree_math.add(gradient, self.offset)
+    if self.strength is None:
+      return gradient
+    return tree_math.add_scaled(gradient, self.strength, weights)
+
+
 class LocalResult(NamedTuple):
   """What local training leaves behind.
 
@@ -88,6 +107,7 @@ def train(
   seed: tf.Tensor,
   *,
   gradient_of: Optional[GradientOf] = None,
+  pull: Optional[Pull] = None,
   adjust_gradient: Optional[AdjustGradient] = None,
   note_direction: Optional[NoteDirection] = None,
   after_step: Optional[AfterStep] = None,
@@ -98,7 +118,7 @@ def train(
 
   One local step m = 1..K, with all norms over all weights together left to the caller:
 
-      g = gradient_of(w, batch)
+      g = gradient_of(w, batch) + pull.strength * w + pull.offset
       g, carry = adjust_gradient(g, w, carry)
       v = momentum * v + g
       carry = note_direction(v, carry)
@@ -112,6 +132,7 @@ def train(
     seed: int32 (2,), keys the shuffles and the model's random layers.
     gradient_of: `(weights, Batch) -> (gradient, sum of the batch's losses)`; default:
       that of the batch's mean loss, or its private form where `hparams` say so.
+    pull: What is added to each gradient; default: nothing.
     adjust_gradient: `(gradient, weights, carry) -> (gradient, carry)`; default: none.
     note_direction: `(direction, carry) -> carry`, where the weights are about to move by
       `-learning_rate * direction`; default: none.
@@ -119,18 +140,12 @@ def train(
     carry: The first value of the algorithm's carry, a structure of tensors.
     only_epoch: Takes the steps of this epoch alone, 0..epochs-1; default: of all.
   """
-  # Where nothing else looks at the gradient, the learning rate goes in at the loss, which
-  # saves a pass over all weights in each step.
-  is_plain = not (gradient_of or adjust_gradient or note_direction)
-  is_scaled = is_plain and not isinstance(hparams, DpSgd)
-  if is_scaled:
-
-    def gradient_of(weights, batch):
-      return gradients.batch_gradient(
-        model, weights, batch.x, batch.y, batch.seed, scale=hparams.learning_rate
-      )
-
-  elif gradient_of is None:
+  momentum = hparams.momentum if isinstance(hparams, LocalSgd) else 0.0
+  is_seen = gradient_of or adjust_gradient or note_direction or momentum
+  direct_step = None
+  if not is_seen and not isinstance(hparams, DpSgd):
+    direct_step = _build_direct_step(model, hparams, pull)
+  if gradient_of is None:
 
     def gradient_of(weights, batch):
       return local_gradient(model, hparams, weights, batch.x, batch.y, batch.seed)
@@ -140,7 +155,6 @@ def train(
   batches = steps_of_epoch(examples, hparams)
   order = batch_order(seed, n, hparams.epochs)
   step_seed = tf.random.experimental.stateless_fold_in(seed, _STEP)
-  momentum = hparams.momentum if isinstance(hparams, LocalSgd) else 0.0
   first_epoch = only_epoch or 0
   num_epochs = hparams.epochs if only_epoch is None else 1
   first_step, num_steps = first_epoch * batches, num_epochs * batches
@@ -154,17 +168,20 @@ def train(
       y=tf.gather(examples.y, rows),
       seed=tf.random.experimental.stateless_fold_in(step_seed, step),
     )
-    gradient, batch_loss = gradient_of(weights, batch)
-    if adjust_gradient is not None:
-      gradient, carry = adjust_gradient(gradient, weights, carry)
-    if momentum:
-      velocity = tuple(momentum * v + g for v, g in zip(velocity, gradient))
-      gradient = velocity
-    if note_direction is not None:
-      carry = note_direction(gradient, carry)
-    if not is_scaled:
-      gradient = tuple(hparams.learning_rate * g for g in gradient)
-    weights = tree_math.subtract(weights, gradient)
+    if direct_step is not None:
+      weights, batch_loss = direct_step(weights, batch)
+    else:
+      gradient, batch_loss = gradient_of(weights, batch)
+      if pull is not None:
+        gradient = pull.add_to(gradient, weights)
+      if adjust_gradient is not None:
+        gradient, carry = adjust_gradient(gradient, weights, carry)
+      if momentum:
+        velocity = tuple(momentum * v + g for v, g in zip(velocity, gradient))
+        gradient = velocity
+      if note_direction is not None:
+        carry = note_direction(gradient, carry)
+      weights = tree_math.add_scaled(weights, -hparams.learning_rate, gradient)
     if after_step is not None:
       weights = after_step(weights, batch)
     return step + 1, weights, velocity, carry, loss + batch_loss
@@ -184,6 +201,28 @@ def train(
     num_seen=tf.cast(num_epochs * n, tf.float32),
     carry=carry,
   )
+
+
+def _build_direct_step(model: Model, hparams: PlainSgd, pull: Optional[Pull]):
+  """The local step where nothing looks at the gradient, as one sum.
+
+  The learning rate goes in at the loss, as a pass over all weights takes long.
+  """
+  if pull is not None:
+    away = tuple(-hparams.learning_rate * o for o in pull.offset)
+
+  def step(weights, batch):
+    way, loss = gradients.batch_gradient(
+      model, weights, batch.x, batch.y, batch.seed, scale=-hparams.learning_rate
+    )
+    if pull is None:
+      return tree_math.add(weights, way), loss
+    if pull.strength is not None:
+      kept = 1.0 - hparams.learning_rate * pull.strength
+      weights = tuple(kept * w for w in weights)
+    return tuple(tf.add_n(parts) for parts in zip(weights, away, way)), loss
+
+  return step
 
 
 def effective_steps(num_steps: tf.Tensor, momentum: float) -> tf.Tensor:

@@ -112,6 +112,9 @@ def create_runtime(
 ) -> Runtime:
   """Makes a runtime.
 
+  in_process has TensorFlow use one core for each operation, if it has not started yet and
+  its threads were not set: clients take one core each.
+
   Args:
     name: One of `DESCRIPTIONS`.
     num_threads: For in_process: how many clients are worked on at once on each device;
