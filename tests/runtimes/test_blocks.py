@@ -225,6 +225,22 @@ def test_returns_client_values_in_their_order(few_are_enough):
   )
 
 
+def test_results_of_unknown_shapes_are_left_to_one_client_after_another(few_are_enough):
+  draw = tff.tensorflow.computation(lambda n: tf.range(n), np.int32)
+  outer = tff.tensorflow.computation(
+    lambda values: tf.stack([values, 2 * values]), tff.TensorType(np.int32, [None])
+  )
+
+  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+  def compute(numbers):
+    return tff.federated_map(outer, tff.federated_map(draw, numbers))
+
+  with tff_algos.create_runtime():
+    found = compute([1, 3, 2])
+  for n, value in zip([1, 3, 2], found):
+    np.testing.assert_array_equal(value, [np.arange(n), 2 * np.arange(n)])
+
+
 # --- What TensorFlow cannot vectorise by itself ----------------------------------------
 
 

@@ -182,10 +182,12 @@ def plan(requested: list[Node], is_given: Callable[[Node], bool]) -> Optional[Bl
   """The vectorised form of a clients' step; None where the rule is against it."""
   nodes = planning.reachable(requested, is_given)
   readings = planning.readings_of(nodes)
-  if any(n in requested or is_given(n) for n in readings):  # Cannot be stacked.
+  ends = [*requested, *(n for n in nodes if is_given(n))]
+  # What comes and goes is stacked, which values of unknown shapes cannot be.
+  if not readings or not all(map(_can_be_stacked, ends)):
     return None
   sent = [s for n in nodes if n.kind == "broadcast" for s in planning.specs_of(n.type)]
-  if not readings or sum(map(_bytes_of, sent)) > MOST_BYTES:
+  if sum(map(_bytes_of, sent)) > MOST_BYTES:
     return None
   work = planning.Step(requested, lambda n: n in readings or is_given(n))
   if not _is_fast(work.function.graph.as_graph_def()):
@@ -195,6 +197,13 @@ def plan(requested: list[Node], is_given: Callable[[Node], bool]) -> Optional[Bl
 
 def _is_shared(inputs: list[Node]) -> list[bool]:
   return [n.kind == "broadcast" for n in inputs for _ in planning.specs_of(n.type)]
+
+
+def _can_be_stacked(node: Node) -> bool:
+  return all(
+    s.shape.is_fully_defined() and s.dtype != tf.variant
+    for s in planning.specs_of(node.type)
+  )
 
 
 def _bytes_of(spec: tf.TensorSpec) -> int:
