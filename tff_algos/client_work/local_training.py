@@ -204,7 +204,7 @@ def train(
 
 
 def _build_direct_step(model: Model, hparams: PlainSgd, pull: Optional[Pull]):
-  """The local step where nothing looks at the gradient, as one sum.
+  """The local step where nothing looks at the gradient, as few sums.
 
   The learning rate goes in at the loss, as a pass over all weights takes long.
   """
@@ -220,7 +220,9 @@ def _build_direct_step(model: Model, hparams: PlainSgd, pull: Optional[Pull]):
     if pull.strength is not None:
       kept = 1.0 - hparams.learning_rate * pull.strength
       weights = tuple(kept * w for w in weights)
-    return tuple(tf.add_n(parts) for parts in zip(weights, away, way)), loss
+    # Not `tf.add_n`: it starts with whichever buffer is free by then, so that one run
+    # would round differently from the next.
+    return tree_math.add(tree_math.add(weights, away), way), loss
 
   return step
 

@@ -430,6 +430,7 @@ class Accumulation:
     def trace(*flat):
       count = len(self._totals)
       leaves = [flat[i : i + count] for i in range(0, len(flat), count)]
+      # In this order: the caller keeps the values, so that no buffer is taken over.
       return [tf.add_n(values) for values in zip(*leaves)]
 
     return concrete_function(trace, self._totals + ADDED_AT_ONCE * self._values)
