@@ -91,6 +91,15 @@ def test_arrays_that_are_not_contiguous_are_written_in_their_order(tmp_path):
   _assert_same(directory.examples("a", spec), map(np.ascontiguousarray, strided))
 
 
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.float64])
+def test_other_dtypes_are_read_as_they_were_written(tmp_path, dtype):
+  spec = ExampleSpec(tf.TensorSpec([3], dtype), tf.TensorSpec([], tf.int32))
+  x = (np.arange(12).reshape(4, 3) % 2).astype(dtype)
+  data = {"c": (x, np.arange(4, dtype=np.int32))}
+  clients = client_data.write_clients(str(tmp_path), data, spec)
+  _assert_same(clients.examples("c", spec), data["c"])
+
+
 def test_more_clients_than_one_folder_holds(tmp_path):
   clients = {str(i): _examples(1 + i % 2, seed=i) for i in range(2003)}
   client_data.write_clients(str(tmp_path), clients, _SPEC)

@@ -86,6 +86,8 @@ def read(path: tf.Tensor, spec: ExampleSpec) -> Examples:
 
 def _from_bytes(raw: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
   shape = spec.shape.as_list()
+  if spec.dtype == tf.bool:  # Which `bitcast` does not know.
+    return tf.cast(tf.reshape(raw, [-1, *shape]), tf.bool)
   if spec.dtype.size == 1:
     return tf.bitcast(tf.reshape(raw, [-1, *shape]), spec.dtype)
   return tf.bitcast(tf.reshape(raw, [-1, *shape, spec.dtype.size]), spec.dtype)

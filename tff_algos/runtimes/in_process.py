@@ -3,9 +3,9 @@
 No worker process is started and no port is opened. A computation is compiled by TFF and
 then *planned* once: all that happens at the server between two exchanges becomes one
 `tf.function`, and all that happens at a client another, whatever number of federated
-operators the computation has. A round then costs one call for each client and one to
-accumulate its result. Results are accumulated in the order of the clients, so they do not
-depend on the number of threads.
+operators the computation has. A round then costs one call for each client, or for a block
+of clients (`blocks`), and one to accumulate a few results. Results are accumulated in the
+order of the clients, so they do not depend on the number of threads or devices.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ def prepare(devices: Optional[Sequence[str]] = None) -> list[str]:
 
   Args:
     devices: As `InProcessContext` takes them.
+
+  Returns:
+    The names of the devices that clients are placed on.
 
   Raises:
     ValueError: TensorFlow has no such device.
