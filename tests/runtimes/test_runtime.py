@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tff_algos.runtimes import local_worker, runtime
+from tff_algos.runtimes import child_process, local_worker, runtime
 
 
 @tff.tensorflow.computation(np.int32)
@@ -123,6 +123,17 @@ def test_worker_that_died_is_replaced_a_bounded_number_of_times(tmp_path):
   finally:
     worker.close()
     runtime.create_runtime().install().close()
+
+
+def test_child_processes_start_without_running_this_program_in_a_fork(tmp_path):
+  # gRPC's threads may abort a forked process before it becomes the child's program.
+  forks = []
+  os.register_at_fork(before=lambda: forks.append(True))
+  process = child_process.start(["/bin/true"], str(tmp_path / "log"))
+  assert process.wait() == 0
+  assert not forks
+  with pytest.raises(FileNotFoundError, match="no program /bin/absent"):
+    child_process.start(["/bin/absent"], str(tmp_path / "log"))
 
 
 def test_worker_that_ends_at_once_is_an_error_not_an_endless_wait(tmp_path, monkeypatch):

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Optional
 
 _STOP_SECONDS = 5
 _PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
+# What has to be set in the child is set by a program between it and us. A `preexec_fn`
+# would do it after a fork, and gRPC, which TFF's executors use from other threads, may
+# abort a forked process ("Check failed: next_worker->state == KICKED").
+_BIND_AND_EXECUTE = f"""
+import ctypes, os, signal, sys
+# Out of the terminal's group: Ctrl-C is for the program to handle, not its children.
+os.setpgrp()
+# Covers a SIGKILL of the parent too, which no exit handler sees.
+ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, {signal.SIGKILL:d})
+if os.getppid() != int(sys.argv[1]):
+  sys.exit("The program that started this one has ended.")
+# A program that waits for signals blocks them, and Python ignores SIGPIPE; its children
+# are to do neither.
+signal.pthread_sigmask(signal.SIG_SETMASK, ())
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 
 def worker_binary() -> str:
@@ -32,7 +48,7 @@ def start(
   """Starts a process that ends when the thread that calls this does.
 
   Args:
-    command: The program and its arguments.
+    command: The program's path and its arguments.
     log_path: File that its output is appended to.
     pass_fds: File descriptors that it inherits.
     env: Its environment; default: this process's.
@@ -40,13 +56,15 @@ def start(
   Raises:
     OSError: The program cannot be started, or the file not be written.
   """
+  if not os.access(command[0], os.X_OK):
+    raise FileNotFoundError(f"There is no program {command[0]} that could be started.")
+  launcher = [sys.executable, "-I", "-S", "-c", _BIND_AND_EXECUTE, str(os.getpid())]
   with open(log_path, "ab") as log:
     return subprocess.Popen(
-      command,
+      [*launcher, *command],
       stdin=subprocess.DEVNULL,
       stdout=log,
       stderr=log,
-      preexec_fn=_bind_to_parent,
       pass_fds=pass_fds,
       env=env,
     )
@@ -63,11 +81,3 @@ def stop(process: subprocess.Popen) -> None:
     process.kill()
     process.wait()
 
-
-def _bind_to_parent() -> None:
-  # Out of the terminal's group: Ctrl-C is for the program to handle, not its children.
-  os.setpgrp()
-  # A program that waits for signals blocks them; its children are not to.
-  signal.pthread_sigmask(signal.SIG_SETMASK, ())
-  # Covers a SIGKILL of this process too, which no exit handler sees.
-  _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
