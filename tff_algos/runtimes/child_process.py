@@ -80,4 +80,3 @@ def stop(process: subprocess.Popen) -> None:
   except subprocess.TimeoutExpired:
     process.kill()
     process.wait()
-
