@@ -138,12 +138,25 @@ def compose_process(
   kinds = {"": rounds} if isinstance(rounds, Round) else dict(rounds)
   exchanges = {name: _Exchange(composition, kind) for name, kind in kinds.items()}
   composition.create_aggregators(exchanges.values())
+
+  def client_work(variables, client_state, examples, seed, *, kind: str = ""):
+    this = kinds[kind]
+    if this.estimation is not None:
+      raise ValueError(
+        "The clients of this round first estimate something together, so that one "
+        "client's work cannot be done by itself."
+      )
+    h = hyper_parameters.with_values(hparams, composition.constant_hparams())
+    parts = this.distribute(variables)
+    return this.client_update(parts, client_state, examples, seed, h)
+
   return StatefulProcess(
     composition.initialize,
     composition.initialize_client,
     {name: exchange.build_next() for name, exchange in exchanges.items()},
     *composition.accessors(),
     kind_of_round=kind_of_round,
+    client_work=client_work,
   )
 
 
@@ -163,10 +176,7 @@ class _Composition:
       weights = tuple(tf.constant(w) for w in model.initial_weights)
       return ServerVariables(weights, init_server())
 
-    @tff.tensorflow.computation
-    def init_hparams():
-      values = hyper_parameters.tunable_values(hparams)
-      return OrderedDict((k, tf.constant(v, tf.float32)) for k, v in values.items())
+    init_hparams = tff.tensorflow.computation(self.constant_hparams)
 
     @tff.tensorflow.computation
     def initialize_client():
@@ -188,6 +198,11 @@ class _Composition:
       return client_data.read(client_input.path, model.example_spec)
 
     self.read = read
+
+  def constant_hparams(self) -> OrderedDict[str, tf.Tensor]:
+    """The tunable hyper-parameters as they were given."""
+    values = hyper_parameters.tunable_values(self.hparams)
+    return OrderedDict((k, tf.constant(v, tf.float32)) for k, v in values.items())
 
   def create_aggregators(self, exchanges) -> None:
     """Makes each part's aggregator, by the type that the part has in the messages."""

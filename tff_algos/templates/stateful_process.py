@@ -58,11 +58,13 @@ class StatefulProcess(tff.templates.IterativeProcess):
     set_hparams: tff.Computation,
     *,
     kind_of_round: Optional[Callable[[int], str]] = None,
+    client_work: Optional[Callable[..., Any]] = None,
   ):
     """Checks all types and keeps the computations.
 
     `next_fns` are the `next` of each kind of round by name; `next` itself is the last.
     Where there are several, `kind_of_round` says which, by the number of rounds done.
+    `client_work` is kept for who wants to look at what one client does.
 
     Raises:
       ProcessTypeError: A computation has another type than the module's docstring says.
@@ -109,7 +111,7 @@ class StatefulProcess(tff.templates.IterativeProcess):
     _check_setter(set_hparams, "set_hparams", state, hparams)
     super().__init__(initialize_fn, [*next_fns.values()][-1], next_is_multi_arg=True)
     self._next_fns, self._kind_of_round = dict(next_fns), kind_of_round
-    self._initialize_client = initialize_client_fn
+    self._initialize_client, self._client_work = initialize_client_fn, client_work
     self._get_model_weights = get_model_weights
     self._set_model_weights = set_model_weights
     self._get_hparams = get_hparams
@@ -119,6 +121,16 @@ class StatefulProcess(tff.templates.IterativeProcess):
   def initialize_client(self) -> tff.Computation:
     """`( -> C)`: the state of a client never seen before."""
     return self._initialize_client
+
+  @property
+  def client_work(self) -> Optional[Callable[..., Any]]:
+    """What one client does in a round, as a pure TensorFlow function; None if not known.
+
+    `(variables, client_state, examples, seed, *, kind="") -> ClientResult`, with the
+    server's `variables` and the hyper-parameters that the process was built with. Its
+    message is what the client uploads, before any aggregator. It can be differentiated.
+    """
+    return self._client_work
 
   @property
   def next_fns(self) -> Mapping[str, tff.Computation]:

@@ -1,0 +1,42 @@
+"""Law: `process.client_work` is what a client of the real round does.
+
+In a round of one client the server of these algorithms takes the client's model.
+"""
+
+from __future__ import annotations
+
+import driver
+import problems
+import pytest
+import tensorflow as tf
+
+from tff_algos import client_data
+
+# With dropout or with pseudo data, with or without noise.
+NAMES = ("fedprox", "fedreg_mg", "fedavg_dpsgd")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_client_work_is_that_of_a_round(in_process, problem_of, name):
+  problem = problem_of("linear")
+  hparams = driver.hparams_of(name, learning_rate=0.2)
+  process = driver.build(name, problem, hparams)
+  federation = driver.Federation(process, problem, hparams, seed=3)
+  x, y = problem.clients[1]
+  result = tf.function(process.client_work)(
+    federation.state.variables,
+    process.initialize_client(),
+    client_data.Examples(tf.constant(x), tf.constant(y)),
+    tf.constant(problems.client_seed(3, 0, 1)),
+  )
+  expected = [w + d for w, d in zip(federation.weights, result.message["model"])]
+  federation.round([1])
+  driver.assert_within_rounding(federation.weights, expected)
+
+
+def test_client_work_of_clients_that_estimate_together_is_refused(in_process, problem_of):
+  problem = problem_of("linear")
+  hparams = driver.hparams_of("fedagg", estimates="fixed_point")
+  process = driver.build("fedagg", problem, hparams)
+  with pytest.raises(ValueError, match="first estimate something together"):
+    process.client_work(None, None, None, None)
