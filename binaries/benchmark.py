@@ -68,18 +68,11 @@ megabytes that the processes of the measurement held, added up.
 
 
 def _machine() -> dict[str, Any]:
-  import tensorflow as tf
-
   from binaries import experiment
 
-  with open("/proc/cpuinfo") as f:
-    models = [line for line in f if line.startswith("model name")]
   given = (_WORKLOAD, _FRAMEWORK, _ALGORITHM)
   return {
-    "processor": models[0].partition(":")[2].strip() if models else platform.machine(),
-    "cores": len(os.sched_getaffinity(0)),
-    "gpus": len(tf.config.list_physical_devices("GPU")),
-    "memory_gb": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9),
+    **experiment.machine(),
     "versions": {
       "python": platform.python_version(),
       **{package: importlib.metadata.version(package) for package in _PACKAGES},

@@ -9,6 +9,7 @@ import importlib.metadata
 import json
 import math
 import os
+import platform
 import resource
 import shutil
 import signal
@@ -378,7 +379,22 @@ def _describe(prepared: _Run) -> dict[str, Any]:
       "python": sys.version.split()[0],
       **{package: importlib.metadata.version(package) for package in _PACKAGES},
     },
+    "machine": machine(),
     "git_commit": git_commit(),
+  }
+
+
+def machine() -> dict[str, Any]:
+  """Processor, cores that may be used, GPUs and memory of this machine."""
+  import tensorflow as tf
+
+  with open("/proc/cpuinfo") as f:
+    models = [line for line in f if line.startswith("model name")]
+  return {
+    "processor": models[0].partition(":")[2].strip() if models else platform.machine(),
+    "cores": len(os.sched_getaffinity(0)),
+    "gpus": len(tf.config.list_physical_devices("GPU")),
+    "memory_gb": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9),
   }
 
 

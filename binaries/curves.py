@@ -1,0 +1,180 @@
+"""What a run measured round by round, and the numbers that papers take from it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import statistics
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Optional
+
+from tff_algos.simulation import records
+
+
+class Curve(NamedTuple):
+  """What was measured of one run, up to the rounds that were asked for.
+
+  Attributes:
+    rounds: The rounds after which the model was evaluated, ascending.
+    accuracy: Test accuracy after each of them, 0..1.
+    loss: Test loss after each of them, nats.
+    round_bytes: Mean bytes down and up of a round, all clients.
+    round_seconds: Median seconds of a round.
+    seconds: Of all rounds and evaluations.
+    note: What to say beside its numbers, such as "JPEG CIFAR-10".
+    machine: Processor, cores and memory, as far as the run says.
+  """
+
+  rounds: Sequence[int]
+  accuracy: Sequence[float]
+  loss: Sequence[float]
+  round_bytes: float
+  round_seconds: float
+  seconds: float
+  note: str
+  machine: str
+
+
+#: `(curve, reference curve or None) -> number`, or None where it was not reached.
+Measure = Callable[[Curve, Optional[Curve]], Optional[float]]
+
+
+def read_curve(folder: str, rounds: int) -> Optional[Curve]:
+  """What a run measured in its first rounds; None if it has not done so many.
+
+  A run that was stopped because it diverged, or goes on, counts once it has them.
+  """
+  try:
+    with open(os.path.join(folder, "config.json")) as f:
+      config = json.load(f)
+    with open(os.path.join(folder, records.METRICS), newline="") as f:
+      rows = list(csv.DictReader(f))
+  except FileNotFoundError:
+    return None
+  rows = [row for row in rows if int(row["round"]) <= rounds]
+  measured = [row for row in rows if row["test_accuracy"]]
+  if len(rows) < rounds or not measured:
+    return None
+  seconds = [float(row["seconds"]) for row in rows]
+  evaluation = sum(float(row.get("evaluation_seconds") or 0) for row in rows)
+  machine = config.get("machine")
+  return Curve(
+    rounds=[int(row["round"]) for row in measured],
+    accuracy=[float(row["test_accuracy"]) for row in measured],
+    loss=[float(row["test_loss"]) for row in measured],
+    round_bytes=statistics.mean(
+      int(row["bytes_down"]) + int(row["bytes_up"]) for row in rows
+    ),
+    round_seconds=statistics.median(seconds[1:] or seconds),
+    seconds=sum(seconds) + evaluation,
+    note=config["data"]["note"],
+    machine=f"{machine['processor']}, {machine['cores']} cores" if machine else "",
+  )
+
+
+def best(curve: Curve, reference: Optional[Curve] = None) -> Optional[float]:
+  """The highest test accuracy of all rounds."""
+  del reference
+  return max((a for a in curve.accuracy if math.isfinite(a)), default=None)
+
+
+def final(curve: Curve, reference: Optional[Curve] = None) -> Optional[float]:
+  """The test accuracy after the last round."""
+  del reference
+  return curve.accuracy[-1]
+
+
+def first_round_at(curve: Curve, target: float) -> Optional[int]:
+  """The first round after which test accuracy is at least the target."""
+  return next((t for t, a in zip(curve.rounds, curve.accuracy) if a >= target), None)
+
+
+def rounds_to(target: float) -> Measure:
+  """A column's value: `first_round_at` a fixed target."""
+  return lambda curve, _: first_round_at(curve, target)
+
+
+def interpolated_rounds_to(target: float) -> Measure:
+  """A column's value: where the best accuracy so far crosses the target.
+
+  Linear between the rounds that were evaluated [paper, McMahan et al. 2017, Section 3].
+  """
+
+  def value(curve: Curve, reference: Optional[Curve]) -> Optional[float]:
+    del reference
+    before: Optional[tuple[int, float]] = None
+    for t, a in zip(curve.rounds, curve.accuracy):
+      if a >= target:
+        if before is None:
+          return float(t)
+        share = (target - before[1]) / (a - before[1])
+        return before[0] + share * (t - before[0])
+      before = (t, a if before is None else max(a, before[1]))
+    return None
+
+  return value
+
+
+def rounds_to_share_of_best(share: float) -> Measure:
+  """A column's value: the first round at that share of the reference's best accuracy.
+
+  R_a of FedReg [paper, Section 4.2].
+  """
+
+  def value(curve: Curve, reference: Optional[Curve]) -> Optional[float]:
+    highest = None if reference is None else best(reference)
+    return None if highest is None else first_round_at(curve, share * highest)
+
+  return value
+
+
+def rounds_to_final_of_reference(
+  curve: Curve, reference: Optional[Curve]
+) -> Optional[float]:
+  """The first round at the reference's last accuracy; its last round for itself.
+
+  FedGG [paper, Section 4.3], whose tables give FedAvg 100 of 100 rounds.
+  """
+  if reference is None:
+    return None
+  if curve == reference:
+    return curve.rounds[-1]
+  return first_round_at(curve, reference.accuracy[-1])
+
+
+def speedup(curve: Curve, reference: Optional[Curve]) -> Optional[float]:
+  """The reference's rounds over `rounds_to_final_of_reference` [paper, FedGG 4.3]."""
+  found = rounds_to_final_of_reference(curve, reference)
+  return None if found is None or reference is None else reference.rounds[-1] / found
+
+
+def relative_cost(target: float) -> Measure:
+  """A column's value: bytes to the target over the reference's, C. cost of TWAFL.
+
+  Rounds to the target times mean bytes of a round [paper, TWAFL Table VII].
+  """
+
+  def value(curve: Curve, reference: Optional[Curve]) -> Optional[float]:
+    if reference is None:
+      return None
+    ours, theirs = first_round_at(curve, target), first_round_at(reference, target)
+    if ours is None or theirs is None:
+      return None
+    return ours * curve.round_bytes / (theirs * reference.round_bytes)
+
+  return value
+
+
+def seconds_of_a_round(
+  curve: Curve, reference: Optional[Curve] = None
+) -> Optional[float]:
+  """The median seconds of a round, the first apart."""
+  del reference
+  return curve.round_seconds
+
+
+def relative_seconds(curve: Curve, reference: Optional[Curve]) -> Optional[float]:
+  """`seconds_of_a_round` over the reference's."""
+  return None if reference is None else curve.round_seconds / reference.round_seconds

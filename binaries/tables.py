@@ -1,0 +1,760 @@
+"""The tables and figures of a paper: runs their cells, sets them beside its numbers.
+
+Shared by the programs of the papers, each of which is a list of tables and figures. A
+cell is one setting of `train.py`; its runs, one a seed, are folders under `runs/` that
+are gone on with where they were stopped, and left alone when they are done. Tables and
+figures that need the same run share it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Optional, Union
+
+from absl import flags
+from matplotlib import figure
+from matplotlib.ticker import MaxNLocator
+
+from binaries import command_line
+from binaries.curves import Curve, Measure, best, final, read_curve
+
+_TABLE = flags.DEFINE_list("table", [], "Tables of the paper, such as 1,2.")
+_FIGURE = flags.DEFINE_list("figure", [], "Figures of the paper, such as 2.")
+_LIST = flags.DEFINE_boolean("list", False, "List the tables and figures, and end.")
+_REPEATS = flags.DEFINE_integer(
+  "repeats", 1, "Runs of each cell, with seeds 0, 1, ..., on the same split.", 1
+)
+_SCALE = flags.DEFINE_float(
+  "rounds_scale",
+  1.0,
+  "What every cell's rounds are multiplied by, for a cheaper version; a later start with "
+  "more goes on with the same runs.",
+  0.0,
+)
+_ONLY = flags.DEFINE_list(
+  "only", [], "Run only cells whose names hold one of these texts, such as iid_20."
+)
+_RUN = flags.DEFINE_boolean(
+  "run", True, "Run what is not done; --norun writes what is there."
+)
+_OUT = flags.DEFINE_string(
+  "out", None, "Folder of tables, figures and runs; default: results/<paper>."
+)
+_DATA_DIRS = flags.DEFINE_list(
+  "data_dirs",
+  [],
+  "Folders of data sets, by the first word of a task's name: "
+  "cifar10=DIR,har=DIR; others are where their loaders look.",
+)
+_CACHE_DIR = flags.DEFINE_string(
+  "cache_dir", None, "Folder for prepared client data; default: that of train.py."
+)
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_NUMBERS = os.path.join(_HERE, "paper_numbers")
+_NOT_REACHED = "not reached"
+
+
+#: As printed; or the paper's word where it has none.
+PaperNumber = Union[float, str]
+
+
+class Cell(NamedTuple):
+  """One setting of `train.py`, to be run once for each repeat.
+
+  Attributes:
+    name: The folder of its runs.
+    algorithm: A name of `algorithms.registry`.
+    task: A name of `tasks.registry`.
+    rounds: The rounds of the full experiment.
+    flags: Further flags of `train.py`.
+  """
+
+  name: str
+  algorithm: str
+  task: str
+  rounds: int
+  flags: Mapping[str, Any] = {}
+
+
+class Row(NamedTuple):
+  """One row of a table.
+
+  Attributes:
+    labels: What it is, a text for each of the table's labels.
+    cells: Its cells; of several the table says which counts.
+    paper: Column to the paper's number, in the column's unit, or its word for none.
+    reference: The cell whose curve a column may compare with.
+  """
+
+  labels: tuple[str, ...]
+  cells: tuple[Cell, ...]
+  paper: Mapping[str, PaperNumber] = {}
+  reference: Optional[Cell] = None
+
+
+class Column(NamedTuple):
+  """A number of a table.
+
+  Attributes:
+    name: Its key in `Row.paper` and its heading.
+    value: What it is of a curve and the row's reference.
+    unit: "%" for a share of 1 shown in percent, "" for a number shown as it is.
+    digits: After the decimal point.
+  """
+
+  name: str
+  value: Measure
+  unit: str = ""
+  digits: int = 0
+
+
+class Table(NamedTuple):
+  """A table of a paper.
+
+  Attributes:
+    title: What it shows.
+    labels: Headings of the rows' labels.
+    columns: Its numbers.
+    rows: Its rows.
+    of_several: Of a row with several cells, "mean" takes all their runs together, "least"
+      and "most" the cell that is best in the first column.
+    note: What a reader must know.
+  """
+
+  title: str
+  labels: tuple[str, ...]
+  columns: tuple[Column, ...]
+  rows: tuple[Row, ...]
+  of_several: str = "mean"
+  note: str = ""
+
+
+class Panel(NamedTuple):
+  """Curves in one frame of a figure: label to cell."""
+
+  title: str
+  curves: Mapping[str, Cell]
+
+
+class Figure(NamedTuple):
+  """A figure of a paper: test accuracy by rounds, and test loss where it has that."""
+
+  title: str
+  panels: tuple[Panel, ...]
+  with_loss: bool = False
+  note: str = ""
+
+
+class Program(NamedTuple):
+  """A figure that another program makes.
+
+  Attributes:
+    title: What it shows.
+    program: A file of binaries/, which itself goes on with what it has begun.
+    calls: The folder of each call's results to its flags but for --out.
+    scaled_flag: The flag that `--rounds_scale` multiplies, "" for none.
+  """
+
+  title: str
+  program: str
+  calls: Mapping[str, Mapping[str, Any]]
+  scaled_flag: str = ""
+
+
+Item = Union[Table, Figure, Program]
+
+
+# --- Runs ---------------------------------------------------------------------------
+
+
+def run_folder(out: str, cell: Cell, seed: int) -> str:
+  """Where a run of a cell is."""
+  return os.path.join(out, "runs", cell.name, f"seed{seed}")
+
+
+def scaled(rounds: int, scale: float) -> int:
+  """The rounds that are run of a cell's, at least one."""
+  return max(1, round(rounds * scale))
+
+
+class Settings(NamedTuple):
+  """What the flags say of a program of a paper.
+
+  Attributes:
+    out: The folder of tables, figures and runs.
+    repeats: Runs of each cell, with seeds 0, 1, ...
+    rounds_scale: What the rounds of every cell are multiplied by.
+    only: Texts of which a cell's name must hold one; none: all cells.
+    data_dirs: Data set to folder; the data set is the first word of a task's name.
+    cache_dir: As for train.py; None: its default.
+  """
+
+  out: str
+  repeats: int = 1
+  rounds_scale: float = 1.0
+  only: Sequence[str] = ()
+  data_dirs: Mapping[str, str] = {}
+  cache_dir: Optional[str] = None
+
+
+def curves_of(cell: Cell, settings: Settings) -> list[Curve]:
+  """The curves of a cell's finished runs."""
+  return [curve for curve in _by_seed(cell, settings) if curve is not None]
+
+
+def _by_seed(cell: Cell, settings: Settings) -> list[Optional[Curve]]:
+  """A cell's runs, one a seed; None for those that are not done."""
+  rounds = scaled(cell.rounds, settings.rounds_scale)
+  folders = [run_folder(settings.out, cell, seed) for seed in range(settings.repeats)]
+  return [read_curve(_checked(folder, cell), rounds) for folder in folders]
+
+
+def _checked(folder: str, cell: Cell) -> str:
+  """The folder, if it holds no run with other settings than the cell's.
+
+  Raises:
+    UsageError: It does.
+  """
+  try:
+    with open(os.path.join(folder, "config.json")) as f:
+      config = json.load(f)
+  except FileNotFoundError:
+    return folder
+  held = {**config["hparams"], **config["flags"]}
+  wanted = {"algorithm": cell.algorithm, "task": cell.task, **cell.flags}
+  for flag, value in wanted.items():
+    name = flag[len(cell.algorithm) + 1 :] if flag not in held else flag
+    if held.get(name) != (None if value == "inf" else value):
+      raise command_line.UsageError(
+        f"{folder} holds a run with {name}={held.get(name)!r}, not {value!r}: move it "
+        "away or choose another --out."
+      )
+  return folder
+
+
+def train_command(cell: Cell, seed: int, settings: Settings) -> list[str]:
+  """The command line of a run."""
+  options = {
+    "algorithm": cell.algorithm,
+    "task": cell.task,
+    "rounds": scaled(cell.rounds, settings.rounds_scale),
+    **cell.flags,
+    "seed": seed,
+    "run_dir": run_folder(settings.out, cell, seed),
+  }
+  return [*_command("train.py", options, settings), "--resume"]
+
+
+def _command(program: str, options: Mapping[str, Any], settings: Settings) -> list[str]:
+  places = {}
+  data_set = options["task"].split("_")[0]
+  if data_set in settings.data_dirs:
+    places["data_dir"] = settings.data_dirs[data_set]
+  if settings.cache_dir is not None:
+    places["cache_dir"] = settings.cache_dir
+  words = [f"--{name}={value}" for name, value in {**options, **places}.items()]
+  return [sys.executable, os.path.join(_HERE, program), *words]
+
+
+def cells_of(item: Item) -> list[Cell]:
+  """The cells of a table or figure, each once, in their order."""
+  if isinstance(item, Table):
+    every = [
+      cell
+      for row in item.rows
+      for cell in (*([row.reference] if row.reference else []), *row.cells)
+    ]
+  elif isinstance(item, Figure):
+    every = [cell for panel in item.panels for cell in panel.curves.values()]
+  else:
+    every = []
+  return list({cell.name: cell for cell in every}.values())
+
+
+def run_cells(cells: Sequence[Cell], settings: Settings) -> list[str]:
+  """Runs what is not done yet, in order; the names of the runs that failed.
+
+  One process a run, as each holds its compiled rounds.
+  """
+  wanted = [
+    c for c in cells if not settings.only or any(o in c.name for o in settings.only)
+  ]
+  failed = []
+  for k, cell in enumerate(wanted, 1):
+    for seed in range(settings.repeats):
+      folder = run_folder(settings.out, cell, seed)
+      if read_curve(folder, scaled(cell.rounds, settings.rounds_scale)) is not None:
+        continue
+      print(f"cell {k} of {len(wanted)}: {cell.name}, seed {seed}", flush=True)
+      if run_program(train_command(cell, seed, settings)):
+        failed.append(f"{cell.name}, seed {seed}")
+  return failed
+
+
+def run_calls(item: Program, key: str, settings: Settings) -> list[str]:
+  """Runs the other program; the names of the calls that failed."""
+  failed = []
+  for name, options in item.calls.items():
+    options = {**options, "out": os.path.join(settings.out, key, name)}
+    if item.scaled_flag:
+      rounds = scaled(options[item.scaled_flag], settings.rounds_scale)
+      options[item.scaled_flag] = rounds
+    print(f"{item.program}: {key}, {name}", flush=True)
+    if run_program(_command(item.program, options, settings)):
+      failed.append(f"{key}, {name}")
+  return failed
+
+
+def run_program(command: Sequence[str]) -> int:
+  """Runs another program of ours; its exit status.
+
+  Raises:
+    KeyboardInterrupt: Ctrl-C, after that program has ended too.
+  """
+  with subprocess.Popen(command) as process:
+    try:
+      return process.wait()
+    except KeyboardInterrupt:
+      # The terminal has told it as well: it ends after its round.
+      process.wait()
+      raise
+    except BaseException:
+      process.terminate()
+      process.wait()
+      raise
+
+
+# --- The paper's numbers ------------------------------------------------------------
+
+
+def paper_numbers(file_name: str, table: str) -> list[dict[str, str]]:
+  """The rows of a paper's table, as printed there; a line with # is a remark."""
+  with open(os.path.join(_NUMBERS, file_name), newline="") as f:
+    lines = [line for line in f if not line.startswith("#")]
+  return [row for row in csv.DictReader(lines) if row["table"] == table]
+
+
+def number(text: str) -> PaperNumber:
+  """A printed number, or the paper's word where it has none."""
+  try:
+    return float(text)
+  except ValueError:
+    return text or "—"
+
+
+# --- Writing ------------------------------------------------------------------------
+
+
+class Value(NamedTuple):
+  """What the runs of a row say of a column, in its unit.
+
+  Attributes:
+    mean: Over the runs that have the number; None if none has.
+    std: Their sample standard deviation; None below two.
+    reached: How many have it.
+    runs: How many there are.
+  """
+
+  mean: Optional[float]
+  std: Optional[float]
+  reached: int
+  runs: int
+
+
+def value_of(column: Column, curves: Sequence[tuple[Curve, Optional[Curve]]]) -> Value:
+  """Takes a column's number over runs, each with the reference's run of its seed."""
+  factor = 100 if column.unit == "%" else 1
+  each = [column.value(curve, reference) for curve, reference in curves]
+  found = [factor * v for v in each if v is not None]
+  return Value(
+    mean=statistics.mean(found) if found else None,
+    std=statistics.stdev(found) if len(found) > 1 else None,
+    reached=len(found),
+    runs=len(curves),
+  )
+
+
+class _Result(NamedTuple):
+  """A row's values, and the cells that they are of."""
+
+  row: Row
+  cells: tuple[Cell, ...]
+  values: list[Value]
+
+
+def _result(table: Table, row: Row, settings: Settings) -> _Result:
+  references: Sequence[Optional[Curve]] = [None] * settings.repeats
+  if row.reference is not None:
+    references = _by_seed(row.reference, settings)
+
+  def of(cells: tuple[Cell, ...]) -> _Result:
+    pairs = [
+      (curve, reference)
+      for cell in cells
+      for curve, reference in zip(_by_seed(cell, settings), references)
+      if curve is not None
+    ]
+    values = [value_of(column, pairs) for column in table.columns]
+    return _Result(row, cells, values)
+
+  if table.of_several == "mean" or len(row.cells) == 1:
+    return of(row.cells)
+  sign = 1 if table.of_several == "least" else -1
+  each = [of((cell,)) for cell in row.cells]
+
+  def rank(result: _Result) -> tuple:
+    mean = result.values[0].mean
+    return (not result.values[0].runs, mean is None, sign * (mean or 0))
+
+  return min(each, key=rank)
+
+
+def _shown(value: Value, column: Column) -> str:
+  if not value.runs:
+    return "not run"
+  if value.mean is None:
+    return _NOT_REACHED
+  text = f"{value.mean:.{column.digits}f}"
+  if value.std is not None:
+    text += f" ± {value.std:.{max(column.digits, 1)}f}"
+  if value.reached < value.runs:
+    text += f" ({value.reached} of {value.runs})"
+  return text
+
+
+def _paper_and_difference(value: Value, column: Column, row: Row) -> tuple[str, str]:
+  printed = row.paper.get(column.name, "")
+  if isinstance(printed, str):
+    return printed, ""
+  paper = f"{printed:.{column.digits}f}"
+  return paper, "" if value.mean is None else f"{value.mean - printed:+.{column.digits}f}"
+
+
+def write_table(table: Table, key: str, settings: Settings) -> list[str]:
+  """Writes a table as Markdown, CSV and picture; gives the files."""
+  results = [_result(table, row, settings) for row in table.rows]
+  compared = [any(c.name in row.paper for row in table.rows) for c in table.columns]
+  chosen = any(len(row.cells) > 1 for row in table.rows)
+  head = list(table.labels)
+  for column, has_paper in zip(table.columns, compared):
+    name = f"{column.name} ({column.unit})" if column.unit else column.name
+    head += [name, "paper", "difference"] if has_paper else [name]
+  head += ["runs"] if chosen else []
+  lines, records_ = [], []
+  for result in results:
+    line = list(result.row.labels)
+    for column, value, has_paper in zip(table.columns, result.values, compared):
+      line.append(_shown(value, column))
+      paper, difference = _paper_and_difference(value, column, result.row)
+      line += [paper, difference] if has_paper else []
+      records_.append(
+        {
+          **dict(zip(table.labels, result.row.labels)),
+          "column": column.name,
+          "unit": column.unit,
+          "mean": "" if value.mean is None else value.mean,
+          "std": "" if value.std is None else value.std,
+          "reached": value.reached,
+          "runs": value.runs,
+          "paper": result.row.paper.get(column.name, ""),
+          "difference": difference,
+          "cells": " ".join(cell.name for cell in result.cells),
+        }
+      )
+    line += [", ".join(cell.name for cell in result.cells)] if chosen else []
+    lines.append(line)
+  curves = [
+    (cell, curve)
+    for r in results
+    for cell in r.cells
+    for curve in curves_of(cell, settings)
+  ]
+  text = f"# {table.title}\n\n{_markdown(head, lines)}\n"
+  if any(result.values[0].runs for result in results):
+    text += f"\n![{table.title}]({key}.png)\n"
+    _draw_table(table, results, os.path.join(settings.out, f"{key}.png"))
+  text += _remarks(table.note, curves, settings)
+  return [
+    _write(settings, f"{key}.md", text),
+    _write(settings, f"{key}.csv", _csv(records_)),
+  ]
+
+
+def write_figure(item: Figure, key: str, settings: Settings) -> list[str]:
+  """Writes a figure as picture, CSV and Markdown; gives the files."""
+  drawn, records_, lines, curves = [], [], [], []
+  for panel in item.panels:
+    for label, cell in panel.curves.items():
+      runs = curves_of(cell, settings)
+      curves += [(cell, run) for run in runs]
+      drawn.append((panel.title, label, runs))
+      lines.append(
+        [panel.title, label]
+        + [_shown(value_of(c, [(run, None) for run in runs]), c) for c in (_BEST, _FINAL)]
+      )
+      for t, accuracy, loss in _means(runs):
+        records_.append(
+          {
+            "panel": panel.title,
+            "curve": label,
+            "round": t,
+            "accuracy": statistics.mean(accuracy),
+            "accuracy_std": statistics.stdev(accuracy) if len(accuracy) > 1 else "",
+            "loss": statistics.mean(loss),
+            "runs": len(accuracy),
+          }
+        )
+  text = f"# {item.title}\n"
+  if curves:
+    _draw_figure(item, drawn, os.path.join(settings.out, f"{key}.png"))
+    text += f"\n![{item.title}]({key}.png)\n"
+  head = ["panel", "curve", "best accuracy (%)", "final accuracy (%)"]
+  text += f"\n{_markdown(head, lines)}\n" + _remarks(item.note, curves, settings)
+  return [
+    _write(settings, f"{key}.md", text),
+    _write(settings, f"{key}.csv", _csv(records_)),
+  ]
+
+
+_BEST = Column("best accuracy", best, "%", 2)
+_FINAL = Column("final accuracy", final, "%", 2)
+
+
+def _means(runs: Sequence[Curve]) -> Iterator[tuple[int, list[float], list[float]]]:
+  """Each evaluated round with the accuracies and losses of all runs."""
+  for k, t in enumerate(runs[0].rounds if runs else ()):
+    yield t, [run.accuracy[k] for run in runs], [run.loss[k] for run in runs]
+
+
+def _write(settings: Settings, name: str, text: str) -> str:
+  path = os.path.join(settings.out, name)
+  os.makedirs(settings.out, exist_ok=True)
+  with open(path, "w", newline="") as f:
+    f.write(text)
+  return path
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
+  if not rows:
+    return ""
+  buffer = io.StringIO()
+  writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
+  writer.writeheader()
+  writer.writerows(rows)
+  return buffer.getvalue()
+
+
+def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+  every = [head, ["---"] * len(head), *lines]
+  return "\n".join(f"| {' | '.join(line)} |" for line in every)
+
+
+def _remarks(note: str, curves: Sequence[tuple[Cell, Curve]], settings: Settings) -> str:
+  """What a reader must know of the runs behind a table or figure."""
+  parts = [note] if note else []
+  if settings.rounds_scale != 1:
+    parts.append(f"Every cell ran {settings.rounds_scale:g} of the paper's rounds.")
+  notes = sorted({curve.note for _, curve in curves if curve.note})
+  if notes:
+    parts.append(f"Data: {', '.join(notes)}.")
+  if curves:
+    once = {(cell.name, k): curve for k, (cell, curve) in enumerate(curves)}
+    seconds = sum(curve.seconds for curve in once.values())
+    machines = sorted({curve.machine for _, curve in curves if curve.machine})
+    parts.append(
+      f"{len(once)} runs, {seconds / 3600:.1f} hours of rounds and evaluations"
+      + (f" on {'; '.join(machines)}" if machines else "")
+      + f"; repeats: {settings.repeats}."
+    )
+  return "".join(f"\n{part}\n" for part in parts)
+
+
+def _draw_table(table: Table, results: Sequence[_Result], path: str) -> None:
+  """Ours and the paper's number for every row, one frame a column."""
+  picture = figure.Figure(
+    figsize=(3.2 + 3.4 * len(table.columns), 1.4 + 0.28 * len(results)),
+    layout="constrained",
+  )
+  frames = picture.subplots(1, len(table.columns), sharey=True, squeeze=False)[0]
+  places = range(len(results))
+  for k, (column, axes) in enumerate(zip(table.columns, frames)):
+    values = [result.values[k] for result in results]
+    papers = [result.row.paper.get(column.name) for result in results]
+    paper = [(p, y) for p, y in zip(papers, places) if isinstance(p, float)]
+    if paper:
+      axes.plot(*zip(*paper), "D", color="tab:gray", alpha=0.7, label="paper")
+    ours = [(v.mean, y, v.std or 0) for v, y in zip(values, places) if v.mean is not None]
+    if ours:
+      means, ys, spreads = zip(*ours)
+      axes.errorbar(means, ys, xerr=spreads, fmt="o", color="tab:blue", label="ours")
+    axes.set(xlabel=f"{column.name} ({column.unit})" if column.unit else column.name)
+    axes.grid(alpha=0.3)
+  frames[0].set_yticks(places, [", ".join(r.row.labels) for r in results])
+  frames[0].invert_yaxis()
+  handles, labels = frames[0].get_legend_handles_labels()
+  picture.legend(handles, labels, loc="outside lower center", ncols=2)
+  picture.suptitle(table.title, fontsize="medium")
+  picture.savefig(path, dpi=120)
+
+
+def _draw_figure(
+  item: Figure, drawn: Sequence[tuple[str, str, list[Curve]]], path: str
+) -> None:
+  """Mean curves with a band of one standard deviation, a frame a panel."""
+  kinds = ("test accuracy (%)", "test loss (nats)")[: 1 + item.with_loss]
+  # With losses each panel is a column; else up to three panels stand side by side.
+  columns = len(item.panels) if item.with_loss else min(3, len(item.panels))
+  rows = len(kinds) if item.with_loss else -(-len(item.panels) // columns)
+  picture = figure.Figure(
+    figsize=(max(6.0, 4.6 * columns), 0.6 + 3.4 * rows), layout="constrained"
+  )
+  frames = picture.subplots(rows, columns, squeeze=False)
+  for frame in frames.flat[len(item.panels) * len(kinds) :]:
+    frame.set_visible(False)
+  for k, panel in enumerate(item.panels):
+    for kind, what in enumerate(kinds):
+      axes = frames[kind][k] if item.with_loss else frames.flat[k]
+      for title, label, runs in drawn:
+        if title == panel.title and runs:
+          _draw_curve(axes, label, runs, kind)
+      axes.set(title=panel.title, xlabel="round", ylabel=what)
+      axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+      axes.grid(alpha=0.3)
+      if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize="small")
+      else:
+        axes.text(0.5, 0.5, "not run", ha="center", transform=axes.transAxes)
+  picture.suptitle(item.title, fontsize="medium")
+  picture.savefig(path, dpi=120)
+
+
+def _draw_curve(axes: Any, label: str, runs: Sequence[Curve], kind: int) -> None:
+  rounds, middle, spread = [], [], []
+  for t, *values in _means(runs):
+    scale = 100 if kind == 0 else 1
+    each = [scale * v for v in values[kind]]
+    rounds.append(t)
+    middle.append(statistics.mean(each))
+    spread.append(statistics.stdev(each) if len(each) > 1 else 0.0)
+  (line,) = axes.plot(rounds, middle, label=label, linewidth=1.2)
+  if any(spread):
+    low = [m - s for m, s in zip(middle, spread)]
+    high = [m + s for m, s in zip(middle, spread)]
+    axes.fill_between(rounds, low, high, color=line.get_color(), alpha=0.2)
+
+
+# --- The program --------------------------------------------------------------------
+
+
+def start(
+  paper: str, build: Callable[[], tuple[Mapping[str, Item], Mapping[str, Item]]]
+) -> None:
+  """Runs the program of a paper.
+
+  Args:
+    paper: Its short name, the default folder under results/.
+    build: Gives its tables and its figures by their numbers, once flags are parsed.
+  """
+
+  def main(argv: Sequence[str]) -> None:
+    del argv
+    tables, figures = build()
+    items = {f"table{name}": item for name, item in tables.items()}
+    items.update((f"figure{name}", item) for name, item in figures.items())
+    try:
+      settings = _settings(paper)
+      if _LIST.value:
+        print_list(items, settings)
+        return
+      chosen = _choose(items)
+    except command_line.UsageError as error:
+      command_line.fail(error)
+    failed = make(chosen, settings, run=_RUN.value)
+    if failed:
+      message = f"{len(failed)} runs failed: {'; '.join(failed)}."
+      command_line.fail(RuntimeError(message), status=1)
+
+  command_line.start(main)
+
+
+def make(items: Mapping[str, Item], settings: Settings, *, run: bool) -> list[str]:
+  """Runs what is missing of tables and figures, and writes them; the runs that failed."""
+  failed = []
+  for key, item in items.items():
+    if isinstance(item, Program):
+      failed += run_calls(item, key, settings) if run else []
+      continue
+    try:
+      failed += run_cells(cells_of(item), settings) if run else []
+    finally:  # What is there is written also when the rest is stopped.
+      write = write_table if isinstance(item, Table) else write_figure
+      for path in write(item, key, settings):  # type: ignore[operator]
+        print(path)
+  return failed
+
+
+def print_list(items: Mapping[str, Item], settings: Settings) -> None:
+  """Prints what there is, and how many cells of it are done."""
+  for key, item in items.items():
+    cells = cells_of(item)
+    done = sum(len(curves_of(c, settings)) == settings.repeats for c in cells)
+    state = f"{done} of {len(cells)} cells done" if cells else item_program(item)
+    print(f"{key:<9} {item.title} ({state})")
+
+
+def item_program(item: Item) -> str:
+  """What makes an item that has no cells of its own."""
+  return f"by {item.program}" if isinstance(item, Program) else ""
+
+
+def _choose(items: Mapping[str, Item]) -> dict[str, Item]:
+  chosen: dict[str, Item] = {}
+  for kind, names in (("table", _TABLE.value), ("figure", _FIGURE.value)):
+    for name in names:
+      key = f"{kind}{name}"
+      # A table of several parts: 7 are 7_mnist and 7_har.
+      parts = [k for k in items if k == key or k.startswith(f"{key}_")]
+      if not parts:
+        known = ", ".join(k[len(kind) :] for k in items if k.startswith(kind))
+        raise command_line.UsageError(
+          f"There is no {kind} {name} here: the {kind}s are {known or 'none'}."
+        )
+      chosen.update((k, items[k]) for k in parts)
+  if not chosen:
+    raise command_line.UsageError(
+      "Say which by --table or --figure; --list shows what there is."
+    )
+  return chosen
+
+
+def _settings(paper: str) -> Settings:
+  data_dirs = {}
+  for word in _DATA_DIRS.value:
+    name, equals, folder = word.partition("=")
+    if not (name and equals and folder):
+      raise command_line.UsageError(
+        f"--data_dirs must be like cifar10=DIR,har=DIR; found {word!r}."
+      )
+    if not os.path.isdir(os.path.expanduser(folder)):
+      raise command_line.UsageError(f"--data_dirs: there is no folder {folder}.")
+    data_dirs[name] = folder
+  if _SCALE.value <= 0:
+    raise command_line.UsageError(
+      f"--rounds_scale must be more than 0; found {_SCALE.value:g}."
+    )
+  return Settings(
+    out=_OUT.value or os.path.join("results", paper),
+    repeats=_REPEATS.value,
+    rounds_scale=_SCALE.value,
+    only=_ONLY.value,
+    data_dirs=data_dirs,
+    cache_dir=_CACHE_DIR.value,
+  )
