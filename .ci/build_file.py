@@ -213,6 +213,7 @@ class _Project:
         "name": source.name,
         "testonly": True if in_tests else None,
         "srcs": [source.path],
+        "data": sorted(source.data()) or None,
         "imports": self._import_roots(source),
         # Else Bazel makes a package of binaries/ and of tests/.
         "legacy_create_init": 0 if is_program else None,

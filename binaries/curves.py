@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import math
-import os
 import statistics
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Optional
 
-from tff_algos.simulation import records
+from binaries import runs
 
 
 class Curve(NamedTuple):
@@ -41,35 +38,25 @@ class Curve(NamedTuple):
 Measure = Callable[[Curve, Optional[Curve]], Optional[float]]
 
 
-def read_curve(folder: str, rounds: int) -> Optional[Curve]:
+def first_rounds(run: runs.Run, rounds: int) -> Optional[Curve]:
   """What a run measured in its first rounds; None if it has not done so many.
 
-  A run that was stopped because it diverged, or goes on, counts once it has them.
+  A run that goes on, or was stopped because it diverged, counts once it has them.
   """
-  try:
-    with open(os.path.join(folder, "config.json")) as f:
-      config = json.load(f)
-    with open(os.path.join(folder, records.METRICS), newline="") as f:
-      rows = list(csv.DictReader(f))
-  except FileNotFoundError:
+  records = [record for record in run.records if record["round"] <= rounds]
+  measured = [r for r in records if r.get("test_accuracy") is not None]
+  if len(records) < rounds or not measured:
     return None
-  rows = [row for row in rows if int(row["round"]) <= rounds]
-  measured = [row for row in rows if row["test_accuracy"]]
-  if len(rows) < rounds or not measured:
-    return None
-  seconds = [float(row["seconds"]) for row in rows]
-  evaluation = sum(float(row.get("evaluation_seconds") or 0) for row in rows)
-  machine = config.get("machine")
+  seconds = [record["seconds"] for record in records]
+  machine = run.about.get("machine")
   return Curve(
-    rounds=[int(row["round"]) for row in measured],
-    accuracy=[float(row["test_accuracy"]) for row in measured],
-    loss=[float(row["test_loss"]) for row in measured],
-    round_bytes=statistics.mean(
-      int(row["bytes_down"]) + int(row["bytes_up"]) for row in rows
-    ),
+    rounds=[record["round"] for record in measured],
+    accuracy=[record["test_accuracy"] for record in measured],
+    loss=[record["test_loss"] for record in measured],
+    round_bytes=statistics.mean(r["bytes_down"] + r["bytes_up"] for r in records),
     round_seconds=statistics.median(seconds[1:] or seconds),
-    seconds=sum(seconds) + evaluation,
-    note=config["data"]["note"],
+    seconds=sum(seconds) + sum(r.get("evaluation_seconds", 0.0) for r in records),
+    note=run.data["note"],
     machine=f"{machine['processor']}, {machine['cores']} cores" if machine else "",
   )
 

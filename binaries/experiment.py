@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Optional
 
 import tqdm
 
+from binaries import runs
 from tasks import partitions
 from tasks import registry as tasks_registry
 from tff_algos.algorithms import registry as algorithms_registry
@@ -37,7 +38,6 @@ from tff_algos.simulation import (
   traffic,
 )
 
-_CONFIG = "config.json"
 _CHECKPOINTS = "checkpoints"
 _PACKAGES = ("tensorflow", "tensorflow-federated", "tensorflow-datasets", "numpy")
 # A run may be resumed with other values of these; they do not change its numbers.
@@ -238,7 +238,7 @@ def run(config: Config, *, resume: bool = False) -> dict[str, Any]:
   goes_on = _check_run_dir(config, resume) and checkpoints.exists(folder)
   prepared = _prepare(config, folder)
   os.makedirs(run_dir, exist_ok=True)
-  records.write_json(os.path.join(run_dir, _CONFIG), _describe(prepared))
+  records.write_json(os.path.join(run_dir, runs.CONFIG), _describe(prepared))
   with runtimes.create_runtime(
     config.runtime,
     num_threads=config.threads,
@@ -250,7 +250,7 @@ def run(config: Config, *, resume: bool = False) -> dict[str, Any]:
     _print_header(prepared, runtime)
     partitions.draw(
       prepared.loaded.class_counts,
-      os.path.join(run_dir, "partition.png"),
+      os.path.join(run_dir, runs.PARTITION),
       f"{config.task}: {config.partition}",
     )
     result = _train(prepared, goes_on)
@@ -272,7 +272,7 @@ def _check_folder(name: str, folder: str) -> None:
 
 def _check_run_dir(config: Config, resume: bool) -> bool:
   """Whether the folder holds this very run; another one is an error."""
-  path = os.path.join(config.run_dir, _CONFIG)
+  path = os.path.join(config.run_dir, runs.CONFIG)
   if not os.path.exists(path):
     if os.path.isdir(config.run_dir) and os.listdir(config.run_dir):
       raise InputError(
@@ -285,8 +285,8 @@ def _check_run_dir(config: Config, resume: bool) -> bool:
       old = dict(json.load(f)["flags"])
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise InputError(
-      f"{config.run_dir} holds a {_CONFIG} that is not of this program: choose another "
-      "run_dir."
+      f"{config.run_dir} holds a {runs.CONFIG} that is not of this program: choose "
+      "another run_dir."
     ) from error
   if not resume:
     raise InputError(
@@ -581,16 +581,6 @@ def _peak_memory() -> int:
   return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _privacy_line(privacy: Mapping[str, Any]) -> str:
-  if privacy["epsilon"] is None:
-    return "without noise the examples have no differential privacy"
-  return (
-    f"privacy of one example: epsilon {privacy['epsilon']:,.4g} at delta "
-    f"{privacy['delta']:g}, for the client that took part most often "
-    f"({privacy['most_participations']} rounds)"
-  )
-
-
 def _print_summary(summary: Mapping[str, Any], config: Config) -> None:
   if summary["best_accuracy"] is None:
     print(f"{summary['rounds']} rounds done; results in {config.run_dir}")
@@ -606,6 +596,6 @@ def _print_summary(summary: Mapping[str, Any], config: Config) -> None:
     line += f", {100 * config.target_accuracy:g} % {when}"
   print(line)
   if "privacy" in summary:
-    print(_privacy_line(summary["privacy"]))
+    print(runs.privacy_line(summary["privacy"]))
   if summary["stopped_early"]:
     print(f"stopped early; go on with --run_dir={config.run_dir} --resume")

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from binaries import curves
+from binaries.cells import Cell
 from binaries.tables import (
-  Cell,
   Column,
   Figure,
   Item,

@@ -24,8 +24,8 @@ from typing import Any, Optional
 from absl import flags
 
 from binaries import curves
+from binaries.cells import Cell
 from binaries.tables import (
-  Cell,
   Column,
   Figure,
   Item,
@@ -53,9 +53,9 @@ _GRID = {"mnist_2nn": ("0.1", "0.215"), "mnist_cnn": ("0.1", "0.215")}
 # A row is run for so many times the paper's rounds before it counts as not reached.
 _PATIENCE = 1.5
 _NOTE = (
-  "Rounds are read off the best accuracy so far, linear between rounds [paper, Section 3]."
-  f" A row is run for {_PATIENCE:g} times the paper's rounds. FedSGD is FedAvg with E = 1 "
-  "and B = inf. C = 0.0 is one client a round."
+  "Rounds are read off the best accuracy so far, linear between rounds [paper, Section "
+  f"3]. A row is run for {_PATIENCE:g} times the paper's rounds. FedSGD is FedAvg with "
+  "E = 1 and B = inf. C = 0.0 is one client a round."
 )
 
 

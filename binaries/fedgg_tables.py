@@ -20,8 +20,8 @@ if __name__ == "__main__":  # Before what a broken environment fails to import.
 from typing import Any
 
 from binaries import curves
+from binaries.cells import Cell
 from binaries.tables import (
-  Cell,
   Column,
   Figure,
   Item,

@@ -22,8 +22,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Optional
 
 from binaries import curves
+from binaries.cells import Cell
 from binaries.tables import (
-  Cell,
   Column,
   Figure,
   Item,
@@ -135,8 +135,8 @@ _SETTINGS = {
 }
 _NOTE = (
   "Settings of the paper's Appendix B.2; all clients count the same. The private rows "
-  "clip to C = 1 [paper, Appendix B.4]. For Landmarks the paper prints no gamma and no eta_s: "
-  "0.4 and 0.1 [convention]."
+  "clip to C = 1 [paper, Appendix B.4]. For Landmarks the paper prints no gamma "
+  "and no eta_s: 0.4 and 0.1 [convention]."
 )
 
 
@@ -161,6 +161,10 @@ def _cell(setting: _Setting, algorithm: str, suffix: str = "", **changed: Any) -
   return Cell(name, algorithm, setting.task, setting.rounds, options)
 
 
+def _percent(share: PaperNumber) -> PaperNumber:
+  return 100 * share if isinstance(share, float) else share
+
+
 def _convergence(table: str, file_name: str, title: str) -> Table:
   shares = {"R0.5": 0.5, "R0.9": 0.9, "R1.0": 1.0}
   rows = []
@@ -168,7 +172,7 @@ def _convergence(table: str, file_name: str, title: str) -> Table:
     setting = _SETTINGS[row["task"]]
     paper: dict[str, PaperNumber] = {name: number(row[name]) for name in shares}
     accuracy = number(row["best_accuracy"])
-    paper["ACC"] = 100 * accuracy if isinstance(accuracy, float) else accuracy
+    paper["ACC"] = _percent(accuracy)
     # pFedGP is not of this library.
     cells = () if row["algorithm"] == "pfedgp" else (_cell(setting, row["algorithm"]),)
     reference = _cell(setting, "sgd")
@@ -189,7 +193,7 @@ def _privacy() -> Table:
   rows = []
   for row in paper_numbers("fedreg_privacy.csv", "4"):
     accuracy = number(row["accuracy"])
-    paper = {"ACC": 100 * accuracy if isinstance(accuracy, float) else accuracy}
+    paper: dict[str, PaperNumber] = {"ACC": _percent(accuracy)}
     cell = _cell(_SETTINGS[row["task"]], row["method"])
     rows.append(Row((row["task"], row["method"]), (cell,), paper))
   return Table(

@@ -1,20 +1,15 @@
 """The tables and figures of a paper: runs their cells, sets them beside its numbers.
 
-Shared by the programs of the papers, each of which is a list of tables and figures. A
-cell is one setting of `train.py`; its runs, one a seed, are folders under `runs/` that
-are gone on with where they were stopped, and left alone when they are done. Tables and
-figures that need the same run share it.
+Shared by the programs of the papers, each of which is a list of tables and figures.
+Those that need the same cell share its runs.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional, Union
 
@@ -22,8 +17,19 @@ from absl import flags
 from matplotlib import figure
 from matplotlib.ticker import MaxNLocator
 
-from binaries import command_line
-from binaries.curves import Curve, Measure, best, final, read_curve
+from binaries import command_line, report, runs
+from binaries.cells import (
+  Cell,
+  Settings,
+  curves_by_seed,
+  curves_of,
+  program_command,
+  run_cells,
+  run_program,
+  scaled,
+  unfinished,
+)
+from binaries.curves import Curve, Measure, best, final
 
 _TABLE = flags.DEFINE_list("table", [], "Tables of the paper, such as 1,2.")
 _FIGURE = flags.DEFINE_list("figure", [], "Figures of the paper, such as 2.")
@@ -43,6 +49,9 @@ _ONLY = flags.DEFINE_list(
 )
 _RUN = flags.DEFINE_boolean(
   "run", True, "Run what is not done; --norun writes what is there."
+)
+_REPORT = flags.DEFINE_boolean(
+  "report", False, "Write report.html too, a page of all runs there."
 )
 _OUT = flags.DEFINE_string(
   "out", None, "Folder of tables, figures and runs; default: results/<paper>."
@@ -64,24 +73,6 @@ _NOT_REACHED = "not reached"
 
 #: As printed; or the paper's word where it has none.
 PaperNumber = Union[float, str]
-
-
-class Cell(NamedTuple):
-  """One setting of `train.py`, to be run once for each repeat.
-
-  Attributes:
-    name: The folder of its runs.
-    algorithm: A name of `algorithms.registry`.
-    task: A name of `tasks.registry`.
-    rounds: The rounds of the full experiment.
-    flags: Further flags of `train.py`.
-  """
-
-  name: str
-  algorithm: str
-  task: str
-  rounds: int
-  flags: Mapping[str, Any] = {}
 
 
 class Row(NamedTuple):
@@ -172,98 +163,6 @@ class Program(NamedTuple):
 Item = Union[Table, Figure, Program]
 
 
-# --- Runs ---------------------------------------------------------------------------
-
-
-def run_folder(out: str, cell: Cell, seed: int) -> str:
-  """Where a run of a cell is."""
-  return os.path.join(out, "runs", cell.name, f"seed{seed}")
-
-
-def scaled(rounds: int, scale: float) -> int:
-  """The rounds that are run of a cell's, at least one."""
-  return max(1, round(rounds * scale))
-
-
-class Settings(NamedTuple):
-  """What the flags say of a program of a paper.
-
-  Attributes:
-    out: The folder of tables, figures and runs.
-    repeats: Runs of each cell, with seeds 0, 1, ...
-    rounds_scale: What the rounds of every cell are multiplied by.
-    only: Texts of which a cell's name must hold one; none: all cells.
-    data_dirs: Data set to folder; the data set is the first word of a task's name.
-    cache_dir: As for train.py; None: its default.
-  """
-
-  out: str
-  repeats: int = 1
-  rounds_scale: float = 1.0
-  only: Sequence[str] = ()
-  data_dirs: Mapping[str, str] = {}
-  cache_dir: Optional[str] = None
-
-
-def curves_of(cell: Cell, settings: Settings) -> list[Curve]:
-  """The curves of a cell's finished runs."""
-  return [curve for curve in _by_seed(cell, settings) if curve is not None]
-
-
-def _by_seed(cell: Cell, settings: Settings) -> list[Optional[Curve]]:
-  """A cell's runs, one a seed; None for those that are not done."""
-  rounds = scaled(cell.rounds, settings.rounds_scale)
-  folders = [run_folder(settings.out, cell, seed) for seed in range(settings.repeats)]
-  return [read_curve(_checked(folder, cell), rounds) for folder in folders]
-
-
-def _checked(folder: str, cell: Cell) -> str:
-  """The folder, if it holds no run with other settings than the cell's.
-
-  Raises:
-    UsageError: It does.
-  """
-  try:
-    with open(os.path.join(folder, "config.json")) as f:
-      config = json.load(f)
-  except FileNotFoundError:
-    return folder
-  held = {**config["hparams"], **config["flags"]}
-  wanted = {"algorithm": cell.algorithm, "task": cell.task, **cell.flags}
-  for flag, value in wanted.items():
-    name = flag[len(cell.algorithm) + 1 :] if flag not in held else flag
-    if held.get(name) != (None if value == "inf" else value):
-      raise command_line.UsageError(
-        f"{folder} holds a run with {name}={held.get(name)!r}, not {value!r}: move it "
-        "away or choose another --out."
-      )
-  return folder
-
-
-def train_command(cell: Cell, seed: int, settings: Settings) -> list[str]:
-  """The command line of a run."""
-  options = {
-    "algorithm": cell.algorithm,
-    "task": cell.task,
-    "rounds": scaled(cell.rounds, settings.rounds_scale),
-    **cell.flags,
-    "seed": seed,
-    "run_dir": run_folder(settings.out, cell, seed),
-  }
-  return [*_command("train.py", options, settings), "--resume"]
-
-
-def _command(program: str, options: Mapping[str, Any], settings: Settings) -> list[str]:
-  places = {}
-  data_set = options["task"].split("_")[0]
-  if data_set in settings.data_dirs:
-    places["data_dir"] = settings.data_dirs[data_set]
-  if settings.cache_dir is not None:
-    places["cache_dir"] = settings.cache_dir
-  words = [f"--{name}={value}" for name, value in {**options, **places}.items()]
-  return [sys.executable, os.path.join(_HERE, program), *words]
-
-
 def cells_of(item: Item) -> list[Cell]:
   """The cells of a table or figure, each once, in their order."""
   if isinstance(item, Table):
@@ -279,26 +178,6 @@ def cells_of(item: Item) -> list[Cell]:
   return list({cell.name: cell for cell in every}.values())
 
 
-def run_cells(cells: Sequence[Cell], settings: Settings) -> list[str]:
-  """Runs what is not done yet, in order; the names of the runs that failed.
-
-  One process a run, as each holds its compiled rounds.
-  """
-  wanted = [
-    c for c in cells if not settings.only or any(o in c.name for o in settings.only)
-  ]
-  failed = []
-  for k, cell in enumerate(wanted, 1):
-    for seed in range(settings.repeats):
-      folder = run_folder(settings.out, cell, seed)
-      if read_curve(folder, scaled(cell.rounds, settings.rounds_scale)) is not None:
-        continue
-      print(f"cell {k} of {len(wanted)}: {cell.name}, seed {seed}", flush=True)
-      if run_program(train_command(cell, seed, settings)):
-        failed.append(f"{cell.name}, seed {seed}")
-  return failed
-
-
 def run_calls(item: Program, key: str, settings: Settings) -> list[str]:
   """Runs the other program; the names of the calls that failed."""
   failed = []
@@ -308,28 +187,9 @@ def run_calls(item: Program, key: str, settings: Settings) -> list[str]:
       rounds = scaled(options[item.scaled_flag], settings.rounds_scale)
       options[item.scaled_flag] = rounds
     print(f"{item.program}: {key}, {name}", flush=True)
-    if run_program(_command(item.program, options, settings)):
+    if run_program(program_command(item.program, options, settings)):
       failed.append(f"{key}, {name}")
   return failed
-
-
-def run_program(command: Sequence[str]) -> int:
-  """Runs another program of ours; its exit status.
-
-  Raises:
-    KeyboardInterrupt: Ctrl-C, after that program has ended too.
-  """
-  with subprocess.Popen(command) as process:
-    try:
-      return process.wait()
-    except KeyboardInterrupt:
-      # The terminal has told it as well: it ends after its round.
-      process.wait()
-      raise
-    except BaseException:
-      process.terminate()
-      process.wait()
-      raise
 
 
 # --- The paper's numbers ------------------------------------------------------------
@@ -383,27 +243,28 @@ def value_of(column: Column, curves: Sequence[tuple[Curve, Optional[Curve]]]) ->
 
 
 class _Result(NamedTuple):
-  """A row's values, and the cells that they are of."""
+  """A row's values, the cells that they are of, and rounds of runs that are not done."""
 
   row: Row
   cells: tuple[Cell, ...]
   values: list[Value]
+  unfinished: str
 
 
 def _result(table: Table, row: Row, settings: Settings) -> _Result:
   references: Sequence[Optional[Curve]] = [None] * settings.repeats
   if row.reference is not None:
-    references = _by_seed(row.reference, settings)
+    references = curves_by_seed(row.reference, settings)
 
   def of(cells: tuple[Cell, ...]) -> _Result:
     pairs = [
       (curve, reference)
       for cell in cells
-      for curve, reference in zip(_by_seed(cell, settings), references)
+      for curve, reference in zip(curves_by_seed(cell, settings), references)
       if curve is not None
     ]
     values = [value_of(column, pairs) for column in table.columns]
-    return _Result(row, cells, values)
+    return _Result(row, cells, values, unfinished(cells, settings))
 
   if table.of_several == "mean" or len(row.cells) == 1:
     return of(row.cells)
@@ -439,68 +300,86 @@ def _paper_and_difference(value: Value, column: Column, row: Row) -> tuple[str, 
 
 
 def write_table(table: Table, key: str, settings: Settings) -> list[str]:
-  """Writes a table as Markdown, CSV and picture; gives the files."""
+  """Writes a table as Markdown, CSV and picture; gives the first two files.
+
+  Rows of which nothing was run are in the CSV only.
+  """
   results = [_result(table, row, settings) for row in table.rows]
-  compared = [any(c.name in row.paper for row in table.rows) for c in table.columns]
-  chosen = any(len(row.cells) > 1 for row in table.rows)
+  shown = [r for r in results if r.values[0].runs or r.unfinished]
+  text = f"# {table.title}\n"
+  if shown:
+    text += f"\n{_rows_as_markdown(table, shown)}\n"
+  missing = len(results) - len(shown)
+  if missing:
+    text += f"\n{missing} of {len(results)} rows were not run; {key}.csv has them too.\n"
+  if any(result.values[0].runs for result in shown):
+    text += f"\n![{table.title}]({key}.png)\n"
+    _draw_table(table, shown, os.path.join(settings.out, f"{key}.png"))
+  cells = [cell for result in results for cell in result.cells]
+  text += _remarks(table.note, cells, settings)
+  return [
+    _write(settings, f"{key}.md", text),
+    _write(settings, f"{key}.csv", _csv(_rows_as_records(table, results))),
+  ]
+
+
+def _rows_as_markdown(table: Table, results: Sequence[_Result]) -> str:
+  compared = [any(c.name in r.row.paper for r in results) for c in table.columns]
+  has_choice = any(len(row.cells) > 1 for row in table.rows)
   head = list(table.labels)
   for column, has_paper in zip(table.columns, compared):
     name = f"{column.name} ({column.unit})" if column.unit else column.name
     head += [name, "paper", "difference"] if has_paper else [name]
-  head += ["runs"] if chosen else []
-  lines, records_ = [], []
+  lines = []
   for result in results:
     line = list(result.row.labels)
     for column, value, has_paper in zip(table.columns, result.values, compared):
-      line.append(_shown(value, column))
-      paper, difference = _paper_and_difference(value, column, result.row)
-      line += [paper, difference] if has_paper else []
-      records_.append(
-        {
-          **dict(zip(table.labels, result.row.labels)),
-          "column": column.name,
-          "unit": column.unit,
-          "mean": "" if value.mean is None else value.mean,
-          "std": "" if value.std is None else value.std,
-          "reached": value.reached,
-          "runs": value.runs,
-          "paper": result.row.paper.get(column.name, ""),
-          "difference": difference,
-          "cells": " ".join(cell.name for cell in result.cells),
-        }
-      )
-    line += [", ".join(cell.name for cell in result.cells)] if chosen else []
+      is_first = column is table.columns[0]
+      line.append(_shown(value, column) if value.runs else is_first * result.unfinished)
+      printed = _paper_and_difference(value, column, result.row)
+      line += printed if has_paper else []
+    line += [", ".join(cell.name for cell in result.cells)] if has_choice else []
     lines.append(line)
-  curves = [
-    (cell, curve)
-    for r in results
-    for cell in r.cells
-    for curve in curves_of(cell, settings)
-  ]
-  text = f"# {table.title}\n\n{_markdown(head, lines)}\n"
-  if any(result.values[0].runs for result in results):
-    text += f"\n![{table.title}]({key}.png)\n"
-    _draw_table(table, results, os.path.join(settings.out, f"{key}.png"))
-  text += _remarks(table.note, curves, settings)
+  return _markdown([*head, "runs"] if has_choice else head, lines)
+
+
+def _rows_as_records(table: Table, results: Sequence[_Result]) -> list[dict[str, Any]]:
+  """One for each row and column."""
   return [
-    _write(settings, f"{key}.md", text),
-    _write(settings, f"{key}.csv", _csv(records_)),
+    {
+      **dict(zip(table.labels, result.row.labels)),
+      "column": column.name,
+      "unit": column.unit,
+      "mean": "" if value.mean is None else value.mean,
+      "std": "" if value.std is None else value.std,
+      "reached": value.reached,
+      "runs": value.runs,
+      "paper": result.row.paper.get(column.name, ""),
+      "difference": _paper_and_difference(value, column, result.row)[1],
+      "cells": " ".join(cell.name for cell in result.cells),
+    }
+    for result in results
+    for column, value in zip(table.columns, result.values)
   ]
 
 
 def write_figure(item: Figure, key: str, settings: Settings) -> list[str]:
   """Writes a figure as picture, CSV and Markdown; gives the files."""
-  drawn, records_, lines, curves = [], [], [], []
+  drawn: dict[str, list[tuple[str, list[Curve]]]] = {}
+  records_, lines = [], []
   for panel in item.panels:
     for label, cell in panel.curves.items():
-      runs = curves_of(cell, settings)
-      curves += [(cell, run) for run in runs]
-      drawn.append((panel.title, label, runs))
+      found = curves_of(cell, settings)
+      if found:
+        drawn.setdefault(panel.title, []).append((label, found))
       lines.append(
         [panel.title, label]
-        + [_shown(value_of(c, [(run, None) for run in runs]), c) for c in (_BEST, _FINAL)]
+        + [
+          _shown(value_of(c, [(curve, None) for curve in found]), c)
+          for c in (_BEST, _FINAL)
+        ]
       )
-      for t, accuracy, loss in _means(runs):
+      for t, accuracy, loss in _means(found):
         records_.append(
           {
             "panel": panel.title,
@@ -513,11 +392,11 @@ def write_figure(item: Figure, key: str, settings: Settings) -> list[str]:
           }
         )
   text = f"# {item.title}\n"
-  if curves:
+  if records_:
     _draw_figure(item, drawn, os.path.join(settings.out, f"{key}.png"))
     text += f"\n![{item.title}]({key}.png)\n"
   head = ["panel", "curve", "best accuracy (%)", "final accuracy (%)"]
-  text += f"\n{_markdown(head, lines)}\n" + _remarks(item.note, curves, settings)
+  text += f"\n{_markdown(head, lines)}\n" + _remarks(item.note, cells_of(item), settings)
   return [
     _write(settings, f"{key}.md", text),
     _write(settings, f"{key}.csv", _csv(records_)),
@@ -528,10 +407,10 @@ _BEST = Column("best accuracy", best, "%", 2)
 _FINAL = Column("final accuracy", final, "%", 2)
 
 
-def _means(runs: Sequence[Curve]) -> Iterator[tuple[int, list[float], list[float]]]:
+def _means(curves: Sequence[Curve]) -> Iterator[tuple[int, list[float], list[float]]]:
   """Each evaluated round with the accuracies and losses of all runs."""
-  for k, t in enumerate(runs[0].rounds if runs else ()):
-    yield t, [run.accuracy[k] for run in runs], [run.loss[k] for run in runs]
+  for k, t in enumerate(curves[0].rounds if curves else ()):
+    yield t, [c.accuracy[k] for c in curves], [c.loss[k] for c in curves]
 
 
 def _write(settings: Settings, name: str, text: str) -> str:
@@ -557,22 +436,23 @@ def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
   return "\n".join(f"| {' | '.join(line)} |" for line in every)
 
 
-def _remarks(note: str, curves: Sequence[tuple[Cell, Curve]], settings: Settings) -> str:
+def _remarks(note: str, cells: Sequence[Cell], settings: Settings) -> str:
   """What a reader must know of the runs behind a table or figure."""
   parts = [note] if note else []
   if settings.rounds_scale != 1:
     parts.append(f"Every cell ran {settings.rounds_scale:g} of the paper's rounds.")
-  notes = sorted({curve.note for _, curve in curves if curve.note})
+  by_name = {cell.name: cell for cell in cells}
+  curves = [curve for cell in by_name.values() for curve in curves_of(cell, settings)]
+  notes = sorted({curve.note for curve in curves if curve.note})
   if notes:
     parts.append(f"Data: {', '.join(notes)}.")
   if curves:
-    once = {(cell.name, k): curve for k, (cell, curve) in enumerate(curves)}
-    seconds = sum(curve.seconds for curve in once.values())
-    machines = sorted({curve.machine for _, curve in curves if curve.machine})
+    hours = sum(curve.seconds for curve in curves) / 3600
+    machines = sorted({curve.machine for curve in curves if curve.machine})
+    place = f" on {'; '.join(machines)}" if machines else ""
     parts.append(
-      f"{len(once)} runs, {seconds / 3600:.1f} hours of rounds and evaluations"
-      + (f" on {'; '.join(machines)}" if machines else "")
-      + f"; repeats: {settings.repeats}."
+      f"{len(curves)} of {len(by_name) * settings.repeats} runs are done: {hours:.1f} "
+      f"hours of rounds and evaluations{place}."
     )
   return "".join(f"\n{part}\n" for part in parts)
 
@@ -606,39 +486,35 @@ def _draw_table(table: Table, results: Sequence[_Result], path: str) -> None:
 
 
 def _draw_figure(
-  item: Figure, drawn: Sequence[tuple[str, str, list[Curve]]], path: str
+  item: Figure, drawn: Mapping[str, Sequence[tuple[str, list[Curve]]]], path: str
 ) -> None:
-  """Mean curves with a band of one standard deviation, a frame a panel."""
+  """Mean curves with a band of one standard deviation, a frame a panel that has some."""
   kinds = ("test accuracy (%)", "test loss (nats)")[: 1 + item.with_loss]
   # With losses each panel is a column; else up to three panels stand side by side.
-  columns = len(item.panels) if item.with_loss else min(3, len(item.panels))
-  rows = len(kinds) if item.with_loss else -(-len(item.panels) // columns)
+  columns = len(drawn) if item.with_loss else min(3, len(drawn))
+  rows = len(kinds) if item.with_loss else -(-len(drawn) // columns)
   picture = figure.Figure(
     figsize=(max(6.0, 4.6 * columns), 0.6 + 3.4 * rows), layout="constrained"
   )
   frames = picture.subplots(rows, columns, squeeze=False)
-  for frame in frames.flat[len(item.panels) * len(kinds) :]:
+  for frame in frames.flat[len(drawn) * len(kinds) :]:
     frame.set_visible(False)
-  for k, panel in enumerate(item.panels):
+  for k, (title, curves) in enumerate(drawn.items()):
     for kind, what in enumerate(kinds):
       axes = frames[kind][k] if item.with_loss else frames.flat[k]
-      for title, label, runs in drawn:
-        if title == panel.title and runs:
-          _draw_curve(axes, label, runs, kind)
-      axes.set(title=panel.title, xlabel="round", ylabel=what)
+      for label, found in curves:
+        _draw_curve(axes, label, found, kind)
+      axes.set(title=title, xlabel="round", ylabel=what)
       axes.xaxis.set_major_locator(MaxNLocator(integer=True))
       axes.grid(alpha=0.3)
-      if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize="small")
-      else:
-        axes.text(0.5, 0.5, "not run", ha="center", transform=axes.transAxes)
+      axes.legend(fontsize="small")
   picture.suptitle(item.title, fontsize="medium")
   picture.savefig(path, dpi=120)
 
 
-def _draw_curve(axes: Any, label: str, runs: Sequence[Curve], kind: int) -> None:
+def _draw_curve(axes: Any, label: str, curves: Sequence[Curve], kind: int) -> None:
   rounds, middle, spread = [], [], []
-  for t, *values in _means(runs):
+  for t, *values in _means(curves):
     scale = 100 if kind == 0 else 1
     each = [scale * v for v in values[kind]]
     rounds.append(t)
@@ -677,7 +553,12 @@ def start(
       chosen = _choose(items)
     except command_line.UsageError as error:
       command_line.fail(error)
-    failed = make(chosen, settings, run=_RUN.value)
+    try:
+      failed = make(chosen, settings, run=_RUN.value)
+      if _REPORT.value:
+        print(write_report(paper, settings))
+    except command_line.UsageError as error:
+      command_line.fail(error)
     if failed:
       message = f"{len(failed)} runs failed: {'; '.join(failed)}."
       command_line.fail(RuntimeError(message), status=1)
@@ -699,6 +580,17 @@ def make(items: Mapping[str, Item], settings: Settings, *, run: bool) -> list[st
       for path in write(item, key, settings):  # type: ignore[operator]
         print(path)
   return failed
+
+
+def write_report(paper: str, settings: Settings) -> str:
+  """Writes the HTML report of all runs of a paper; gives the file.
+
+  Raises:
+    UsageError: There are none.
+  """
+  path = os.path.join(settings.out, "report.html")
+  report.write(runs.read_runs([os.path.join(settings.out, "runs")]), path, title=paper)
+  return path
 
 
 def print_list(items: Mapping[str, Item], settings: Settings) -> None:
@@ -728,7 +620,7 @@ def _choose(items: Mapping[str, Item]) -> dict[str, Item]:
           f"There is no {kind} {name} here: the {kind}s are {known or 'none'}."
         )
       chosen.update((k, items[k]) for k in parts)
-  if not chosen:
+  if not chosen and not _REPORT.value:
     raise command_line.UsageError(
       "Say which by --table or --figure; --list shows what there is."
     )

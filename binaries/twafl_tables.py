@@ -21,8 +21,8 @@ import math
 from typing import Any
 
 from binaries import curves
+from binaries.cells import Cell
 from binaries.tables import (
-  Cell,
   Column,
   Figure,
   Item,

@@ -316,7 +316,7 @@ def test_small_parts_of_a_direction_are_one(least, expected):
     "down": {"model": 1000, "hparams": 3, "round_num": 2, "deep": 0},
     "up": {"model": 990, "metrics": 10},
   }
-  assert records._large_parts(by_part, least) == expected
+  assert records.large_parts(by_part, least) == expected
 
 
 _parts = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 99))
@@ -325,7 +325,7 @@ _parts = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 99))
 @given(_parts, _parts, st.integers(1, 99))
 def test_no_byte_is_lost_when_small_parts_are_one(down, up, least):
   by_part = {"down": down, "up": up}
-  found = records._large_parts(by_part, least)
+  found = records.large_parts(by_part, least)
   for direction, parts in by_part.items():
     mine = {part: n for d, part, n in found if d == direction}
     assert sum(mine.values()) == sum(parts.values())

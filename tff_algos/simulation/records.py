@@ -197,7 +197,7 @@ def draw_traffic(records: Sequence[Record], path: str, *, title: str) -> None:
   curve.plot(*zip(*points), color="tab:blue", marker="." if len(points) < 60 else "")
   curve.set(xlabel="megabytes down and up, all clients", ylabel="test accuracy (%)")
   curve.grid(alpha=0.3)
-  parts = _large_parts(by_part, 1e-3 * sent[-1])
+  parts = large_parts(by_part, 1e-3 * sent[-1])
   for place, (direction, _, count) in enumerate(reversed(parts)):
     color = {"down": "tab:blue", "up": "tab:orange"}[direction]
     bars.barh(place, count / 1e6, color=color)
@@ -209,7 +209,7 @@ def draw_traffic(records: Sequence[Record], path: str, *, title: str) -> None:
   figure.savefig(path, dpi=120)
 
 
-def _large_parts(by_part: dict[str, dict[str, int]], least: float) -> list[tuple]:
+def large_parts(by_part: dict[str, dict[str, int]], least: float) -> list[tuple]:
   """(direction, part, bytes), with those of less than `least` bytes as one, "other"."""
   large = []
   for direction, parts in by_part.items():

@@ -1,0 +1,176 @@
+"""Cells, the single settings of an experiment: where their runs are, and running them.
+
+A cell is one setting of `train.py`; its runs, one a seed, are folders under `runs/` that
+are gone on with where they were stopped, and left alone when they are done.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Optional
+
+from binaries import command_line, runs
+from binaries.curves import Curve, first_rounds
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class Cell(NamedTuple):
+  """One setting of `train.py`, to be run once for each repeat.
+
+  Attributes:
+    name: The folder of its runs.
+    algorithm: A name of `algorithms.registry`.
+    task: A name of `tasks.registry`.
+    rounds: The rounds of the full experiment.
+    flags: Further flags of `train.py`.
+  """
+
+  name: str
+  algorithm: str
+  task: str
+  rounds: int
+  flags: Mapping[str, Any] = {}
+
+
+def run_folder(out: str, cell: Cell, seed: int) -> str:
+  """Where a run of a cell is."""
+  return os.path.join(out, "runs", cell.name, f"seed{seed}")
+
+
+def scaled(rounds: int, scale: float) -> int:
+  """The rounds that are run of a cell's, at least one."""
+  return max(1, round(rounds * scale))
+
+
+class Settings(NamedTuple):
+  """What the flags say of a program of a paper.
+
+  Attributes:
+    out: The folder of tables, figures and runs.
+    repeats: Runs of each cell, with seeds 0, 1, ...
+    rounds_scale: What the rounds of every cell are multiplied by.
+    only: Texts of which a cell's name must hold one; none: all cells.
+    data_dirs: Data set to folder; the data set is the first word of a task's name.
+    cache_dir: As for train.py; None: its default.
+  """
+
+  out: str
+  repeats: int = 1
+  rounds_scale: float = 1.0
+  only: Sequence[str] = ()
+  data_dirs: Mapping[str, str] = {}
+  cache_dir: Optional[str] = None
+
+
+def curves_of(cell: Cell, settings: Settings) -> list[Curve]:
+  """The curves of a cell's finished runs."""
+  return [curve for curve in curves_by_seed(cell, settings) if curve is not None]
+
+
+def curves_by_seed(cell: Cell, settings: Settings) -> list[Optional[Curve]]:
+  """A cell's runs, one a seed; None for those that are not done."""
+  folders = [run_folder(settings.out, cell, seed) for seed in range(settings.repeats)]
+  return [_curve(folder, cell, settings) for folder in folders]
+
+
+def _curve(folder: str, cell: Cell, settings: Settings) -> Optional[Curve]:
+  """The curve of a run; None if it is not done.
+
+  Raises:
+    UsageError: The folder holds a run with other settings than the cell's.
+  """
+  if not os.path.exists(os.path.join(folder, runs.CONFIG)):
+    return None
+  run = runs.read_run(folder)
+  held = {**run.hparams, **run.flags}
+  wanted = {"algorithm": cell.algorithm, "task": cell.task, **cell.flags}
+  for flag, value in wanted.items():
+    name = flag if flag in held else flag[len(cell.algorithm) + 1 :]
+    if held.get(name) != (None if value == "inf" else value):
+      raise command_line.UsageError(
+        f"{folder} holds a run with {name}={held.get(name)!r}, not {value!r}: move it "
+        "away or choose another --out."
+      )
+  return first_rounds(run, scaled(cell.rounds, settings.rounds_scale))
+
+
+def train_command(cell: Cell, seed: int, settings: Settings) -> list[str]:
+  """The command line of a run."""
+  options = {
+    "algorithm": cell.algorithm,
+    "task": cell.task,
+    "rounds": scaled(cell.rounds, settings.rounds_scale),
+    **cell.flags,
+    "seed": seed,
+    "run_dir": run_folder(settings.out, cell, seed),
+  }
+  return [*program_command("train.py", options, settings), "--resume"]
+
+
+def program_command(
+  program: str, options: Mapping[str, Any], settings: Settings
+) -> list[str]:
+  """The command line of a program of binaries/, with where its task's data are."""
+  places = {}
+  data_set = options["task"].split("_")[0]
+  if data_set in settings.data_dirs:
+    places["data_dir"] = settings.data_dirs[data_set]
+  if settings.cache_dir is not None:
+    places["cache_dir"] = settings.cache_dir
+  words = [f"--{name}={value}" for name, value in {**options, **places}.items()]
+  return [sys.executable, os.path.join(_HERE, program), *words]
+
+
+def unfinished(cells: Sequence[Cell], settings: Settings) -> str:
+  """How far a run is that goes on or was stopped; "" if there is none."""
+  for cell in cells:
+    for seed in range(settings.repeats):
+      folder = run_folder(settings.out, cell, seed)
+      if os.path.exists(os.path.join(folder, runs.CONFIG)):
+        done = len(runs.read_run(folder).records)
+        rounds = scaled(cell.rounds, settings.rounds_scale)
+        if done < rounds:
+          return f"{done} of {rounds} rounds"
+  return ""
+
+
+def run_cells(cells: Sequence[Cell], settings: Settings) -> list[str]:
+  """Runs what is not done yet, in order; the names of the runs that failed.
+
+  One process a run, as each holds its compiled rounds.
+  """
+  wanted = [
+    c for c in cells if not settings.only or any(o in c.name for o in settings.only)
+  ]
+  failed = []
+  for k, cell in enumerate(wanted, 1):
+    for seed in range(settings.repeats):
+      if _curve(run_folder(settings.out, cell, seed), cell, settings) is not None:
+        continue
+      print(f"cell {k} of {len(wanted)}: {cell.name}, seed {seed}", flush=True)
+      if run_program(train_command(cell, seed, settings)):
+        failed.append(f"{cell.name}, seed {seed}")
+  return failed
+
+
+def run_program(command: Sequence[str]) -> int:
+  """Runs another program of ours; its exit status.
+
+  Raises:
+    KeyboardInterrupt: Ctrl-C, after that program has ended too.
+  """
+  with subprocess.Popen(command) as process:
+    try:
+      return process.wait()
+    except KeyboardInterrupt:
+      # The terminal has told it as well: it ends after its round.
+      process.wait()
+      raise
+    except BaseException:
+      process.terminate()
+      process.wait()
+      raise

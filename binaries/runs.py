@@ -1,0 +1,258 @@
+"""The folders that `train.py` has written, for the programs that show runs.
+
+Nothing here needs TensorFlow, so that they start at once.
+"""
+
+from __future__ import annotations
+
+import collections
+import csv
+import dataclasses
+import itertools
+import json
+import math
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Optional
+
+from absl import flags
+
+from binaries import command_line
+from tff_algos.simulation import records
+
+CONFIG = "config.json"
+PARTITION = "partition.png"
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """What a folder says of its run.
+
+  Attributes:
+    folder: Its path.
+    name: Its last part, or what tells it from the other runs that were read with it.
+    flags: The settings, as config.json has them; the next three likewise.
+    hparams: All hyper-parameters.
+    data: Of the data set: note, clients, examples, ...
+    about: All else in config.json: num_weights, command, versions, git_commit.
+    records: One of each round; a cell that metrics.csv leaves blank is not in it.
+    target: The test accuracy to reach, 0..1; None for none.
+    privacy: The sentence on differential privacy; "" for none.
+    peak_memory: Bytes; None if the run has not ended.
+    rounds: The rounds whose test accuracy was measured.
+    accuracy: In percent, one for each of them.
+    megabytes: Down and up, all clients, from the start to each of them.
+  """
+
+  folder: str
+  name: str
+  flags: dict[str, Any]
+  hparams: dict[str, Any]
+  data: dict[str, Any]
+  about: dict[str, Any]
+  records: list[dict[str, Any]]
+  target: Optional[float]
+  privacy: str
+  peak_memory: Optional[int]
+  rounds: list[int]
+  accuracy: list[float]
+  megabytes: list[float]
+
+  def summarize(self, target: Optional[float] = None) -> dict[str, Any]:
+    """The rounds in a few numbers.
+
+    Args:
+      target: The accuracy to reach, 0..1; None: the run's own.
+
+    Returns:
+      As `records.summarize`, of the rounds that metrics.csv has: a run that has not
+      ended has no summary.json.
+    """
+    target = self.target if target is None else target
+    return records.summarize(self.records, metric="test_accuracy", target=target)
+
+
+def read_runs(paths: Iterable[str]) -> list[Run]:
+  """Reads runs and tells them apart.
+
+  Args:
+    paths: Folders of runs, and folders that hold such, however deep.
+
+  Returns:
+    Each run once, in the order of `paths` and, within one, of the alphabet.
+
+  Raises:
+    UsageError: A folder holds none, or one that cannot be read.
+  """
+  found: dict[str, tuple[str, str]] = {}
+  for path in paths:
+    for folder in _find(path):
+      name = os.path.basename(os.path.abspath(folder))
+      if not os.path.samefile(folder, path):
+        name = os.path.relpath(folder, path)
+      found.setdefault(os.path.realpath(folder), (folder, name))
+  runs = [dataclasses.replace(read_run(f), name=name) for f, name in found.values()]
+  names = collections.Counter(run.name for run in runs)
+  return [
+    dataclasses.replace(run, name=run.folder) if names[run.name] > 1 else run
+    for run in runs
+  ]
+
+
+def labels(runs: Sequence[Run]) -> list[str]:
+  """What runs in one picture are called.
+
+  Returns:
+    The algorithm, and where several runs have the same, their names without the folders
+    that all of these are in.
+  """
+  algorithms = [str(run.flags["algorithm"]) for run in runs]
+  again = [algorithms.count(algorithm) > 1 for algorithm in algorithms]
+  names = [run.name for run, is_again in zip(runs, again) if is_again]
+  start = os.path.commonprefix(names).rfind("/") + 1  # noqa: RUF071 - whole folders
+  return [
+    run.name[start:] if is_again else algorithm
+    for run, algorithm, is_again in zip(runs, algorithms, again)
+  ]
+
+
+def _find(path: str) -> list[str]:
+  found = []
+  for folder, below, files in os.walk(path):
+    below.sort()
+    if {CONFIG, records.METRICS} <= set(files):
+      below.clear()  # Its checkpoints.
+      found.append(folder)
+  if not found:
+    raise command_line.UsageError(
+      f"{path} holds no run, a folder with {CONFIG} and {records.METRICS}: give folders "
+      "that train.py has written, or folders of such."
+    )
+  return found
+
+
+def read_run(folder: str) -> Run:
+  """Reads a run's folder.
+
+  Raises:
+    UsageError: It is none, or a file of it cannot be read.
+  """
+  try:
+    config = _read_json(folder, CONFIG)
+    ended = os.path.exists(os.path.join(folder, records.SUMMARY))
+    summary = _read_json(folder, records.SUMMARY) if ended else {}
+    inner = {key: dict(config.pop(key, {})) for key in ("flags", "hparams", "data")}
+    inner["flags"]["algorithm"]  # Must be there, as what `summarize` takes must.
+    target = inner["flags"].get("target_accuracy")
+    memory = summary.get("peak_memory_bytes")
+    rounds = _read_metrics(folder)
+    sent = itertools.accumulate(r["bytes_down"] + r["bytes_up"] for r in rounds)
+    measured = [
+      (r["round"], 100 * r["test_accuracy"], total / 1e6)
+      for r, total in zip(rounds, sent)
+      if math.isfinite(r.get("test_accuracy", math.nan))
+    ]
+    columns = list(zip(*measured)) or [(), (), ()]
+    run = Run(
+      folder=folder,
+      name=os.path.basename(os.path.abspath(folder)),
+      **inner,
+      about=config,
+      records=rounds,
+      target=None if target is None else float(target),
+      privacy=privacy_line(summary["privacy"]) if "privacy" in summary else "",
+      peak_memory=None if memory is None else int(memory),
+      rounds=list(columns[0]),
+      accuracy=list(columns[1]),
+      megabytes=list(columns[2]),
+    )
+    run.summarize()
+  except (OSError, ValueError, KeyError, TypeError, OverflowError, csv.Error) as error:
+    said = f"no {error}" if isinstance(error, KeyError) else str(error)
+    raise command_line.UsageError(
+      f"{folder} holds no run that can be read ({' '.join(said.split())}): give folders "
+      "that train.py has written."
+    ) from error
+  return run
+
+
+def _read_json(folder: str, name: str) -> dict[str, Any]:
+  with open(os.path.join(folder, name), encoding="utf-8") as f:
+    return dict(json.load(f))
+
+
+def _read_metrics(folder: str) -> list[dict[str, Any]]:
+  with open(os.path.join(folder, records.METRICS), newline="", encoding="utf-8") as f:
+    lines = list(csv.reader(f))
+  if not lines:
+    raise ValueError(f"{records.METRICS} is empty")
+  head, *rows = lines
+  for number, row in enumerate(rows, start=2):
+    if len(row) != len(head):
+      raise ValueError(
+        f"line {number} of {records.METRICS} has {len(row)} cells, not {len(head)}"
+      )
+  return [{n: _number(n, cell) for n, cell in zip(head, row) if cell} for row in rows]
+
+
+def _number(name: str, cell: str) -> float:
+  counts = name == "round" or name.startswith(("bytes_", "num_"))
+  return int(cell) if counts else float(cell)
+
+
+def privacy_line(privacy: Mapping[str, Any]) -> str:
+  """What the "privacy" of summary.json says, as a sentence without its full stop."""
+  if privacy["epsilon"] is None:
+    return "without noise the examples have no differential privacy"
+  return (
+    f"privacy of one example: epsilon {privacy['epsilon']:,.4g} at delta "
+    f"{privacy['delta']:g}, for the client that took part most often "
+    f"({privacy['most_participations']} rounds)"
+  )
+
+
+def define_flags(out: str) -> None:
+  """Defines the flags of a program that shows runs.
+
+  Not when a module is imported: two programs may import each other's functions, and
+  absl takes a name once.
+
+  Args:
+    out: What `--out` names.
+  """
+  place = dict(module_name=sys.argv[0])  # Where absl looks for what --help shows.
+  runs = "Folders of runs, or folders that hold such, with commas between them."
+  flags.DEFINE_list("runs", None, runs, **place)
+  flags.DEFINE_string("out", None, f"{out} to write.", **place)
+  flags.DEFINE_string("title", "", "Its title.", **place)
+  target = "An accuracy whose first round the table gives, 0..1."
+  flags.DEFINE_float("target_accuracy", None, target, **place)
+  flags.mark_flags_as_required(["runs", "out"])
+
+
+def read_flags() -> tuple[Sequence[Run], str, str, Optional[float]]:
+  """The runs, and the values of `--out`, `--title` and `--target_accuracy`.
+
+  Raises:
+    UsageError: A value is wrong, or a run cannot be read.
+  """
+  values = flags.FLAGS
+  folder = os.path.dirname(os.path.abspath(values.out))
+  if not os.path.isdir(folder):
+    raise command_line.UsageError(
+      f"{values.out} cannot be written: there is no folder {folder}."
+    )
+  if os.path.isdir(values.out) or not os.access(folder, os.W_OK):
+    raise command_line.UsageError(
+      f"{values.out} cannot be written: it is a folder, or the one it is in may not be "
+      "written to."
+    )
+  if not values.runs:
+    raise command_line.UsageError(
+      "runs is empty: give folders that train.py has written."
+    )
+  target = values.target_accuracy
+  if target is not None and not 0 < target <= 1:
+    raise command_line.UsageError(f"target_accuracy must be in (0, 1]; found {target:g}.")
+  return read_runs(values.runs), values.out, values.title, target

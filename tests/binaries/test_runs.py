@@ -1,0 +1,161 @@
+"""What the programs read of runs' folders, and which they find."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pathlib
+
+import pytest
+
+from binaries import runs
+from binaries.command_line import UsageError
+
+_HEAD = "round,train_loss,test_accuracy,seconds,num_dropped,bytes_down,bytes_up"
+_PRIVACY = {"epsilon": 2.5, "delta": 1e-5, "most_participations": 3}
+
+
+def test_reads_rounds_with_an_accuracy_and_sums_the_bytes_of_all(write_run, tmp_path):
+  run = runs.read_run(write_run(tmp_path / "a") + "/")
+  assert run.name == "a"
+  assert run.rounds == [1, 3, 4]
+  assert run.accuracy == [25, 75, 50]
+  assert run.megabytes == [1.5, 6.0, 6.0]
+
+
+def test_blank_cells_are_absent_and_counts_are_whole(write_run, tmp_path):
+  run = runs.read_run(write_run(tmp_path / "a"))
+  assert "test_accuracy" not in run.records[1]
+  assert run.records[2] == {
+    "round": 3,
+    "train_loss": 1.5,
+    "test_accuracy": 0.75,
+    "seconds": 1.0,
+    "num_dropped": 1,
+    "bytes_down": 1_000_000,
+    "bytes_up": 2_000_000,
+  }
+  assert isinstance(run.records[2]["bytes_up"], int)
+
+
+def test_run_that_has_not_ended_is_read_without_its_summary(write_run, tmp_path):
+  run = runs.read_run(write_run(tmp_path / "a"))
+  assert run.peak_memory is None and run.privacy == "" and run.target is None
+
+
+def test_summary_gives_memory_and_privacy(write_run, tmp_path):
+  folder = write_run(tmp_path / "a")
+  summary = {"peak_memory_bytes": 123, "privacy": _PRIVACY}
+  (tmp_path / "a/summary.json").write_text(json.dumps(summary))
+  run = runs.read_run(folder)
+  assert run.peak_memory == 123
+  assert "epsilon 2.5 at delta 1e-05" in run.privacy and "(3 rounds)" in run.privacy
+
+
+def test_no_noise_is_no_privacy():
+  assert "no differential" in runs.privacy_line({**_PRIVACY, "epsilon": None})
+
+
+def test_numbers_that_are_not_finite_are_kept_but_no_accuracy_of_a_curve(
+  write_run, tmp_path
+):
+  rows = ["1,nan,nan,1,0,5,5", "2,inf,0.5,1,0,5,5"]
+  run = runs.read_run(write_run(tmp_path / "a", rounds=rows))
+  assert math.isnan(run.records[0]["train_loss"])
+  assert math.isinf(run.records[1]["train_loss"])
+  assert run.rounds == [2] and run.accuracy == [50]
+
+
+@pytest.mark.parametrize("given, rounds", [(None, None), (0.5, 3), (0.8, None)])
+def test_summary_has_the_target_that_is_asked_for(write_run, tmp_path, given, rounds):
+  run = runs.read_run(write_run(tmp_path / "a", flags={"target_accuracy": 0.9}))
+  summary = run.summarize(given)
+  assert summary["target_accuracy"] == (given or 0.9)
+  assert summary["rounds_to_target"] == rounds
+  assert summary["best_accuracy_round"] == 3
+
+
+def test_run_without_a_round_is_read(write_run, tmp_path):
+  run = runs.read_run(write_run(tmp_path / "a", rounds=[]))
+  assert run.records == [] and run.rounds == run.accuracy == run.megabytes == []
+
+
+# --- Several ------------------------------------------------------------------------
+
+
+def test_folders_of_runs_are_searched_and_a_run_is_read_once(write_run, tmp_path):
+  write_run(tmp_path / "all/b")
+  write_run(tmp_path / "all/a/deep")
+  (tmp_path / "all/a/notes").mkdir()
+  write_run(tmp_path / "all/b/checkpoints/not_looked_at")
+  given = [str(tmp_path / "all"), str(tmp_path / "all/b")]
+  assert [run.name for run in runs.read_runs(given)] == ["a/deep", "b"]
+
+
+def test_the_order_is_that_of_the_command_line(write_run, tmp_path):
+  given = [write_run(tmp_path / name) for name in ("b", "a")]
+  assert [run.name for run in runs.read_runs(given)] == ["b", "a"]
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders(write_run, tmp_path):
+  given = [write_run(tmp_path / part / "run") for part in ("a", "b")]
+  assert [run.name for run in runs.read_runs(given)] == given
+
+
+def test_labels_are_algorithms_where_these_tell_runs_apart(write_run, tmp_path):
+  for name, algorithm in [("x/a", "fedavg"), ("x/b", "fedavg"), ("c", "fedgg")]:
+    write_run(tmp_path / name, algorithm)
+  found = runs.read_runs([str(tmp_path)])
+  assert [run.name for run in found] == ["c", "x/a", "x/b"]
+  assert runs.labels(found) == ["fedgg", "a", "b"]
+  assert runs.labels(found[:2]) == ["fedgg", "fedavg"]
+
+
+# --- What cannot be read -------------------------------------------------------------
+
+
+def _spoil(name: str, text: str):
+  def write(folder: pathlib.Path):
+    (folder / name).write_text(text)
+
+  return write
+
+
+_BAD = {
+  "no config": lambda folder: (folder / "config.json").unlink(),
+  "no metrics": lambda folder: (folder / "metrics.csv").unlink(),
+  "config is no JSON": _spoil("config.json", "{"),
+  "config is a list": _spoil("config.json", "[1]"),
+  "flags are a list": _spoil("config.json", '{"flags": [1]}'),
+  "no algorithm": _spoil("config.json", '{"flags": {}}'),
+  "target is a word": _spoil(
+    "config.json", '{"flags": {"algorithm": "a", "target_accuracy": "high"}}'
+  ),
+  "no bytes": _spoil("metrics.csv", "round,test_accuracy\n1,0.5\n"),
+  "empty metrics": _spoil("metrics.csv", ""),
+  "a row cut off": _spoil("metrics.csv", f"{_HEAD}\n1,2.5,0.2"),
+  "a word for a number": _spoil("metrics.csv", f"{_HEAD}\none,2,0.2,1,0,1,1\n"),
+  "bytes of another encoding": lambda folder: (folder / "metrics.csv").write_bytes(
+    b"\xff\xfe"
+  ),
+  "summary is cut off": _spoil("summary.json", "{"),
+  "privacy is a word": _spoil("summary.json", '{"privacy": "good"}'),
+}
+
+
+@pytest.mark.parametrize("spoil", _BAD.values(), ids=_BAD.keys())
+def test_folder_that_holds_no_run_is_named_in_one_sentence(write_run, tmp_path, spoil):
+  folder = write_run(tmp_path / "a")
+  spoil(tmp_path / "a")
+  for read in (lambda: runs.read_run(folder), lambda: runs.read_runs([folder])):
+    with pytest.raises(UsageError) as caught:
+      read()
+    said = str(caught.value)
+    assert said.startswith(f"{folder} holds no run") and "\n" not in said
+
+
+def test_folder_without_runs_below_it_is_named(tmp_path):
+  os.makedirs(tmp_path / "a/b")
+  with pytest.raises(UsageError, match=f"{tmp_path} holds no run"):
+    runs.read_runs([str(tmp_path)])
