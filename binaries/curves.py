@@ -52,11 +52,11 @@ def first_rounds(run: runs.Run, rounds: int) -> Optional[Curve]:
   return Curve(
     rounds=[record["round"] for record in measured],
     accuracy=[record["test_accuracy"] for record in measured],
-    loss=[record["test_loss"] for record in measured],
+    loss=[record.get("test_loss", math.nan) for record in measured],
     round_bytes=statistics.mean(r["bytes_down"] + r["bytes_up"] for r in records),
     round_seconds=statistics.median(seconds[1:] or seconds),
     seconds=sum(seconds) + sum(r.get("evaluation_seconds", 0.0) for r in records),
-    note=run.data["note"],
+    note=run.data.get("note", ""),
     machine=f"{machine['processor']}, {machine['cores']} cores" if machine else "",
   )
 

@@ -154,51 +154,65 @@ def _curves(
 _LINEAR, _CNN, _LETTERS, _CIFAR10, _CIFAR100 = _SETTINGS.values()
 _SHARES = ("iid", "dir1.0", "dir0.6")
 
-TABLES: dict[str, Item] = {
-  "3": _accuracies("3", "fedagg_accuracy.csv", "accuracy of five algorithms"),
-  "5": _accuracies("5", "fedagg_adaptive.csv", "adaptive algorithms"),
-  "6": _architectures(),
-}
-FIGURES: dict[str, Item] = {
-  "2": Program(
-    "FedAgg, Figure 2: how uneven the splits are",
-    "heterogeneity.py",
-    {
-      "mnist": {"task": "mnist_cnn", "partitions": "iid;shards", "num_clients": 100},
-      "cifar10": {
-        "task": "cifar10_cnn3",
-        "partitions": ";".join(_PARTITIONS[name] for name in _SHARES),
-        "num_clients": 100,
+
+def build() -> tuple[dict[str, Item], dict[str, Item]]:
+  """The paper's tables and its figures, by their numbers."""
+  tables: dict[str, Item] = {
+    "3": _accuracies("3", "fedagg_accuracy.csv", "accuracy of five algorithms"),
+    "5": _accuracies("5", "fedagg_adaptive.csv", "adaptive algorithms"),
+    "6": _architectures(),
+  }
+  figures: dict[str, Item] = {
+    "2": Program(
+      "FedAgg, Figure 2: how uneven the splits are",
+      "heterogeneity.py",
+      {
+        "mnist": {"task": "mnist_cnn", "partitions": "iid;shards", "num_clients": 100},
+        "cifar10": {
+          "task": "cifar10_cnn3",
+          "partitions": ";".join(_PARTITIONS[name] for name in _SHARES),
+          "num_clients": 100,
+        },
       },
-    },
-  ),
-  "3": _curves(
-    "FedAgg, Figure 3: MNIST, 20 of 100 clients", (_LINEAR, _CNN), ("iid", "shards2"), 20
-  ),
-  "4": _curves(
-    "FedAgg, Figure 4: EMNIST letters, 20 of 100 clients", (_LETTERS,), _SHARES, 20
-  ),
-  "5": _curves("FedAgg, Figure 5: CIFAR-10, 20 of 100 clients", (_CIFAR10,), _SHARES, 20),
-  "6": _curves(
-    "FedAgg, Figure 6: CIFAR-100, 20 of 100 clients", (_CIFAR100,), _SHARES, 20
-  ),
-  "7": _curves(
-    "FedAgg, Figure 7: uneven splits, all 100 clients",
-    (_LETTERS, _CIFAR10, _CIFAR100),
-    _SHARES,
-    100,
-  ),
-  "8": _curves(
-    "FedAgg, Figure 8: adaptive algorithms, CIFAR-10", (_CIFAR10,), _SHARES, 20, _ADAPTIVE
-  ),
-  "9": _curves(
-    "FedAgg, Figure 9: network architectures, CIFAR-10",
-    [_architecture(name) for name in _ARCHITECTURES],
-    ("iid",),
-    20,
-    ("fedavg", "fedagg"),
-  ),
-}
+    ),
+    "3": _curves(
+      "FedAgg, Figure 3: MNIST, 20 of 100 clients",
+      (_LINEAR, _CNN),
+      ("iid", "shards2"),
+      20,
+    ),
+    "4": _curves(
+      "FedAgg, Figure 4: EMNIST letters, 20 of 100 clients", (_LETTERS,), _SHARES, 20
+    ),
+    "5": _curves(
+      "FedAgg, Figure 5: CIFAR-10, 20 of 100 clients", (_CIFAR10,), _SHARES, 20
+    ),
+    "6": _curves(
+      "FedAgg, Figure 6: CIFAR-100, 20 of 100 clients", (_CIFAR100,), _SHARES, 20
+    ),
+    "7": _curves(
+      "FedAgg, Figure 7: uneven splits, all 100 clients",
+      (_LETTERS, _CIFAR10, _CIFAR100),
+      _SHARES,
+      100,
+    ),
+    "8": _curves(
+      "FedAgg, Figure 8: adaptive algorithms, CIFAR-10",
+      (_CIFAR10,),
+      _SHARES,
+      20,
+      _ADAPTIVE,
+    ),
+    "9": _curves(
+      "FedAgg, Figure 9: network architectures, CIFAR-10",
+      [_architecture(name) for name in _ARCHITECTURES],
+      ("iid",),
+      20,
+      ("fedavg", "fedagg"),
+    ),
+  }
+  return tables, figures
+
 
 if __name__ == "__main__":
-  start("fedagg", lambda: (TABLES, FIGURES))
+  start("fedagg", build)

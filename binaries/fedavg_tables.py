@@ -183,7 +183,8 @@ def _many_epochs() -> Figure:
   return Figure("FedAvg, Figure 6: many local epochs, B = 10, C = 0.1", tuple(panels))
 
 
-def _build() -> tuple[dict[str, Item], dict[str, Item]]:
+def build() -> tuple[dict[str, Item], dict[str, Item]]:
+  """The tables and figures, by their numbers; the flags decide the learning rates."""
   tables: dict[str, Item] = {
     "1_2nn": _fractions("mnist_2nn"),
     "1_cnn": _fractions("mnist_cnn"),
@@ -200,4 +201,4 @@ def _build() -> tuple[dict[str, Item], dict[str, Item]]:
 
 
 if __name__ == "__main__":
-  start("fedavg", _build)
+  start("fedavg", build)

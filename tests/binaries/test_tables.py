@@ -1,0 +1,326 @@
+"""The programs of the papers: their cells, and what they write of them."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+
+from binaries import (
+  cells,
+  command_line,
+  curves,
+  experiment,
+  fedagg_tables,
+  fedavg_tables,
+  fedgg_tables,
+  fedreg_tables,
+  tables,
+  twafl_tables,
+)
+from binaries.cells import Cell, Settings
+from tasks import registry as tasks_registry
+from tff_algos.algorithms import registry as algorithms_registry
+
+_PAPERS = {
+  "fedavg": fedavg_tables,
+  "fedgg": fedgg_tables,
+  "twafl": twafl_tables,
+  "fedagg": fedagg_tables,
+  "fedreg": fedreg_tables,
+}
+# Rows of the papers' tables in `paper_numbers`, counted in the papers; FedAvg's rows have
+# the two splits side by side, Table 1 two batch sizes as well.
+_ROWS = {
+  ("fedavg", "1_2nn"): 5 * 4,
+  ("fedavg", "1_cnn"): 5 * 4,
+  ("fedavg", "2_cnn"): 9 * 2,
+  ("fedavg", "2_lstm"): 6 * 2,
+  ("fedgg", "1"): 3 * 4,
+  ("fedgg", "2"): 3 * 4,
+  ("fedgg", "3"): 3 * 4,
+  ("fedgg", "4"): 3 * 4,
+  ("twafl", "4"): 3,
+  ("twafl", "5"): 2,
+  ("twafl", "6"): 3 * 2,
+  ("twafl", "7_mnist"): 5 * 4,
+  ("twafl", "7_har"): 5 * 4,
+  ("fedagg", "3"): 13 * 2 * 5,
+  ("fedagg", "5"): 13 * 5,
+  ("fedagg", "6"): 6 * 2,
+  ("fedreg", "1"): 3 * 6,
+  ("fedreg", "2"): 2 * 6,
+  ("fedreg", "3"): 3 * 6,
+  ("fedreg", "4"): 4 * 5,
+  ("fedreg", "C.1"): 4,
+  ("fedreg", "C.2"): 2 * 4,
+}
+
+
+@pytest.fixture(scope="module")
+def items():
+  """Paper to its tables and its figures."""
+  if not tables.flags.FLAGS.is_parsed():
+    tables.flags.FLAGS(["pytest"])
+  built = {paper: module.build() for paper, module in _PAPERS.items()}
+  return built
+
+
+def _cells(items) -> list[tuple[str, Cell]]:
+  return [
+    (paper, cell)
+    for paper, groups in items.items()
+    for group in groups
+    for item in group.values()
+    for cell in tables.cells_of(item)
+  ]
+
+
+def test_every_table_has_the_papers_rows(items):
+  found = {
+    (paper, name): len(table.rows)
+    for paper, (of_paper, _) in items.items()
+    for name, table in of_paper.items()
+  }
+  assert found == _ROWS
+
+
+@pytest.mark.parametrize("paper", _PAPERS)
+def test_every_cell_is_a_run_that_train_py_takes(items, paper):
+  """Task and algorithm are there, and every flag is a setting or a hyper-parameter."""
+  settings = set(experiment.Config.__dataclass_fields__)
+  for owner, cell in _cells(items):
+    if owner != paper:
+      continue
+    task = tasks_registry.get(cell.task)
+    algorithm = algorithms_registry.get(cell.algorithm)
+    given = {}
+    for flag, value in cell.flags.items():
+      if flag not in settings:
+        common = flag in ("epochs", "batch_size", "learning_rate", "momentum")
+        assert common or flag.startswith(f"{cell.algorithm}_"), (cell.name, flag)
+        name = flag if common else flag[len(cell.algorithm) + 1 :]
+        given[name] = None if value == "inf" else value
+    experiment.make_hparams(algorithm, task, given)
+    options = {k: v for k, v in cell.flags.items() if k in settings}
+    experiment.make_config(cell.algorithm, cell.task, rounds=cell.rounds, **options)
+
+
+def test_a_cells_name_says_all_that_it_is(items):
+  """Two cells of a paper never share a folder, nor does one have two."""
+  known: dict = {}
+  for paper, cell in _cells(items):
+    if paper == "fedavg":  # A table's patience decides the rounds; runs are gone on with.
+      cell = cell._replace(rounds=0)
+    assert known.setdefault((paper, cell.name), cell) == cell
+  settings = [
+    (paper, c.algorithm, c.task, c.rounds, str(sorted(c.flags.items())))
+    for (paper, _), c in known.items()
+  ]
+  assert len(set(settings)) == len(settings)
+
+
+def test_some_settings_of_the_papers(items):
+  """Read off the papers, not off the code."""
+  by_name = {(paper, cell.name): cell for paper, cell in _cells(items)}
+  cell = by_name["fedreg", "cifar10_uniform_resnet9_fedreg"]
+  assert cell.rounds == 240
+  assert cell.flags == {
+    "fedreg_gamma": 0.5,
+    "fedreg_pseudo_step": 0.1,
+    "learning_rate": 0.1,
+  }
+  assert by_name["fedreg", "mnist_two_class_fedprox"].flags == {"fedprox_mu": 0.001}
+  mg = by_name["fedreg", "emnist_digits_one_class_fedreg_mg"].flags
+  assert mg == {"fedreg_mg_gamma": 0.4, "fedreg_mg_pseudo_step": 0.03}
+  dp = by_name["fedreg", "covid_ct_cnn10_fedcurv_dpsgd"].flags
+  assert dp == {
+    "fedcurv_dpsgd_curvature": 0.001,
+    "fedcurv_dpsgd_noise_multiplier": 0.001,
+    "learning_rate": 0.001,
+  }
+  cell = by_name["fedagg", "cifar10_cnn3_dir0.6_100_fedadam"]
+  assert (cell.rounds, cell.flags["learning_rate"]) == (100, 0.1)
+  assert cell.flags["partition"] == "dirichlet_equal:beta=0.6"
+  assert cell.flags["fedadam_server_learning_rate"] == 0.001
+  cell = by_name["twafl", "mnist_1_twafl_base_e"]
+  assert (cell.rounds, cell.flags["twafl_base"]) == (200, math.e)
+  cell = by_name["fedgg", "cifar10_lenet_beta0.1_fedgg"]
+  assert (cell.rounds, cell.flags["partition"]) == (100, "dirichlet:beta=0.1,min_size=10")
+  cell = by_name["fedavg", "mnist_cnn_iid_C0.1_E5_Binf_lr0.1"]
+  assert cell.flags["clients_per_round"] == 10
+  assert cell.flags["batch_size"] == "inf"
+  assert cell.rounds == math.ceil(1.5 * 179)
+
+
+# --- Running ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+  """A cell that was run for a part of its rounds, then for all; and what it printed."""
+  cell = Cell("digits", "fedavg", "digits_cnn", 4, {"epochs": 1, "num_clients": 5})
+  folder = tmp_path_factory.mktemp("paper")
+  settings = Settings(str(folder / "out"), cache_dir=str(folder / "cache"))
+  half = settings._replace(rounds_scale=0.5)
+  assert cells.run_cells([cell], half) == []
+  first = cells.curves_of(cell, half)
+  assert cells.curves_of(cell, settings) == []
+  assert cells.unfinished([cell], settings) == "2 of 4 rounds"
+  assert cells.run_cells([cell], settings) == []
+  return cell, settings, first
+
+
+def test_more_rounds_go_on_with_the_same_run(trained, capfd):
+  cell, settings, (half,) = trained
+  (whole,) = cells.curves_of(cell, settings)
+  assert (half.rounds, whole.rounds) == ([1, 2], [1, 2, 3, 4])
+  assert whole.accuracy[:2] == half.accuracy
+  # A run with more rounds is still the run of the fewer, and neither is run again.
+  assert cells.curves_of(cell, settings._replace(rounds_scale=0.5))[0].rounds == [1, 2]
+  capfd.readouterr()
+  assert cells.run_cells([cell], settings) == []
+  assert cells.run_cells([cell], settings._replace(only=["other"], repeats=2)) == []
+  assert capfd.readouterr().out == ""
+
+
+def test_table_of_a_run_has_its_numbers(trained):
+  cell, settings, _ = trained
+  (curve,) = cells.curves_of(cell, settings)
+  absent = Cell("absent", "fedgg", "digits_cnn", 4)
+  table = tables.Table(
+    "Digits",
+    ("algorithm",),
+    (tables.Column("best accuracy", curves.best, "%", 2),),
+    (
+      tables.Row(("fedavg",), (cell,), {"best accuracy": 90.0}),
+      tables.Row(("fedgg",), (absent,), {"best accuracy": 80.0}),
+    ),
+  )
+  figure = tables.Figure("Curves", (tables.Panel("p", {"a": cell, "b": absent}),), True)
+  program = {"table1": table, "figure1": figure}
+  assert tables.make(program, settings, run=False) == []
+  best = 100 * max(curve.accuracy)
+  with open(os.path.join(settings.out, "table1.csv"), newline="") as f:
+    rows = list(csv.DictReader(f))
+  assert [row["algorithm"] for row in rows] == ["fedavg", "fedgg"]
+  assert math.isclose(float(rows[0]["mean"]), best)
+  assert (rows[0]["paper"], rows[1]["mean"], rows[1]["runs"]) == ("90.0", "", "0")
+  with open(os.path.join(settings.out, "table1.md")) as f:
+    text = f.read()
+  assert f"| fedavg | {best:.2f} | 90.00 | {best - 90:+.2f} |" in text
+  assert "1 of 2 rows were not run" in text
+  with open(os.path.join(settings.out, "figure1.csv"), newline="") as f:
+    rows = list(csv.DictReader(f))
+  assert [float(row["accuracy"]) for row in rows] == curve.accuracy
+  assert [float(row["loss"]) for row in rows] == curve.loss
+  for picture in ("table1.png", "figure1.png"):
+    with open(os.path.join(settings.out, picture), "rb") as png:
+      assert png.read(8) == b"\x89PNG\r\n\x1a\n"
+  assert tables.write_report("digits", settings).endswith("report.html")
+
+
+def test_failed_cell_is_told_and_the_others_run(tmp_path, capfd):
+  bad = Cell("bad", "fedavg", "digits_cnn", 1, {"num_clients": 0})
+  assert cells.run_cells([bad], Settings(str(tmp_path))) == ["bad, seed 0"]
+  assert "num_clients must be at least 1" in capfd.readouterr().err
+
+
+def test_folder_of_another_run_is_refused(write_run, tmp_path):
+  cell = Cell("a", "fedgg", "digits_cnn", 4, {"fedgg_mu": 0.1, "batch_size": "inf"})
+  settings = Settings(str(tmp_path))
+  folder = tmp_path / "runs" / "a" / "seed0"
+  hparams = {"mu": 0.1, "batch_size": None}
+  write_run(folder, "fedgg", hparams=hparams)
+  assert len(cells.curves_of(cell, settings)) == 1
+  other = cell._replace(flags={"fedgg_mu": 0.2})
+  with pytest.raises(command_line.UsageError, match=r"run with mu=0.1, not 0.2"):
+    cells.curves_of(other, settings)
+  with pytest.raises(command_line.UsageError, match=r"algorithm='fedgg', not 'fedavg'"):
+    cells.curves_of(cell._replace(algorithm="fedavg", flags={}), settings)
+
+
+# --- Numbers of several runs --------------------------------------------------------
+
+
+def _settings_with(write_run, tmp_path, accuracies: dict) -> Settings:
+  """Runs of one round: `{(cell, seed): accuracy}`."""
+  for (cell, seed), accuracy in accuracies.items():
+    folder = tmp_path / "runs" / cell / f"seed{seed}"
+    write_run(folder, rounds=[f"1,1.0,{accuracy},1.0,0,10,10"])
+  return Settings(str(tmp_path), repeats=1 + max(seed for _, seed in accuracies))
+
+
+def _row(*names: str) -> tables.Row:
+  made = tuple(Cell(name, "fedavg", "digits_cnn", 1) for name in names)
+  return tables.Row(("row",), made, {"best accuracy": 50.0, "rounds": "-"})
+
+
+_COLUMNS = (
+  tables.Column("best accuracy", curves.best, "%", 1),
+  tables.Column("rounds", curves.rounds_to(0.5)),
+)
+
+
+def _line(write_run, tmp_path, row: tables.Row, accuracies, **options) -> str:
+  settings = _settings_with(write_run, tmp_path, accuracies)
+  table = tables.Table("T", ("label",), _COLUMNS, (row,), **options)
+  tables.write_table(table, "table1", settings)
+  return (tmp_path / "table1.md").read_text().split("\n")[4]
+
+
+def test_repeats_give_mean_and_sample_standard_deviation(write_run, tmp_path):
+  # Of 40, 50 and 60: 50 and sqrt((100 + 0 + 100) / 2); two of three reach one half.
+  accuracies = {("a", 0): 0.4, ("a", 1): 0.5, ("a", 2): 0.6}
+  line = _line(write_run, tmp_path, _row("a"), accuracies)
+  assert line == "| row | 50.0 ± 10.0 | 50.0 | +0.0 | 1 ± 0.0 (2 of 3) | - |  |"
+
+
+def test_row_of_several_cells_takes_their_mean_or_the_best(write_run, tmp_path):
+  accuracies = {("a", 0): 0.4, ("b", 0): 0.8}
+  row = _row("a", "b")
+  mean = _line(write_run, tmp_path / "mean", row, accuracies)
+  assert mean.startswith("| row | 60.0 ± 28.3 | 50.0 | +10.0 |")
+  most = _line(write_run, tmp_path / "most", row, accuracies, of_several="most")
+  assert most.startswith("| row | 80.0 | 50.0 | +30.0 |")
+  assert most.endswith("| b |")
+  least = _line(write_run, tmp_path / "least", row, accuracies, of_several="least")
+  assert least.startswith("| row | 40.0 | 50.0 | -10.0 | not reached |")
+
+
+# --- The command line ---------------------------------------------------------------
+
+
+def _program(*words: str) -> subprocess.CompletedProcess:
+  command = [sys.executable, "binaries/fedgg_tables.py", *words]
+  return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+  "words, said",
+  [
+    (["--table=9"], "There is no table 9 here: the tables are 1, 2, 3, 4."),
+    ([], "Say which by --table or --figure; --list shows what there is."),
+    (["--table=1", "--data_dirs=svhn"], "must be like cifar10=DIR,har=DIR"),
+    (["--table=1", "--data_dirs=svhn=/absent"], "there is no folder /absent"),
+    (["--table=1", "--rounds_scale=0"], "--rounds_scale must be more than 0"),
+    (["--table=1", "--repeats=0"], "repeats"),
+  ],
+)
+def test_bad_input_gets_one_sentence(words, said, tmp_path):
+  done = _program(*words, f"--out={tmp_path / 'out'}")
+  assert done.returncode == 2
+  assert said in done.stderr
+  assert "Traceback" not in done.stderr
+  assert not (tmp_path / "out").exists()
+
+
+def test_list_needs_no_data(tmp_path):
+  done = _program("--list", f"--out={tmp_path}")
+  assert done.returncode == 0, done.stderr
+  assert "table2" in done.stdout
+  assert "0 of 12 cells done" in done.stdout
