@@ -75,7 +75,7 @@ class Config:
     cache_dir: Where prepared client data are kept.
     partition: The split, as `partitions.parse` takes it.
     partition_seed: The split's seed, apart from the run's so that repeats share it.
-    num_clients: The number of all clients.
+    num_clients: The number of all clients; None: as many as the data have groups.
     clients_per_round: The size of the cohort.
     rounds: The number of rounds.
     seed: The run's seed.
@@ -96,7 +96,7 @@ class Config:
   task: str
   run_dir: str
   partition: str
-  num_clients: int
+  num_clients: Optional[int]
   clients_per_round: int
   rounds: int
   hparams: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -161,7 +161,7 @@ def make_config(algorithm: str, task: str, **given: Any) -> Config:
       run_dir=f"runs/{stamp}-{row.name}-{algorithm}",
       partition=row.partition,
       num_clients=num_clients,
-      clients_per_round=min(row.clients_per_round, num_clients),
+      clients_per_round=min(row.clients_per_round, num_clients or sys.maxsize),
       rounds=row.rounds,
       target_accuracy=row.target_accuracy,
     )
@@ -252,6 +252,7 @@ def run(config: Config, *, resume: bool = False) -> dict[str, Any]:
       prepared.loaded.class_counts,
       os.path.join(run_dir, runs.PARTITION),
       f"{config.task}: {config.partition}",
+      "labels" if prepared.loaded.test_y.ndim > 1 else "examples",
     )
     result = _train(prepared, goes_on)
     return _finish(prepared, result, runtime)
@@ -316,11 +317,8 @@ def _prepare(config: Config, checkpoint_folder: str) -> _Run:
       checkpoint_every=config.checkpoint_every,
       checkpoint_folder=checkpoint_folder,
     )
-    if config.clients_per_round > config.num_clients:
-      raise ValueError(
-        f"clients_per_round is {config.clients_per_round}, but there are only "
-        f"{config.num_clients} clients: lower it or raise num_clients."
-      )
+    if config.num_clients is not None:
+      _check_cohort(config, config.num_clients)
     loaded = tasks_registry.load(
       task,
       data_dir=config.data_dir,
@@ -330,13 +328,22 @@ def _prepare(config: Config, checkpoint_folder: str) -> _Run:
       partition_seed=config.partition_seed,
       model_seed=config.seed,
     )
+    _check_cohort(config, len(loaded.clients))
     process = algorithm.build(
       loaded.model,
       hparams,
-      num_clients=config.num_clients,
+      num_clients=len(loaded.clients),
       num_examples=int(loaded.clients.num_examples.sum()),
     )
   return _Run(config, loaded, hparams, process, settings)
+
+
+def _check_cohort(config: Config, num_clients: int) -> None:
+  if config.clients_per_round > num_clients:
+    raise ValueError(
+      f"clients_per_round is {config.clients_per_round}, but there are only "
+      f"{num_clients} clients: lower it or raise num_clients."
+    )
 
 
 def make_hparams(

@@ -48,14 +48,15 @@ _RATES = flags.DEFINE_list(
 # Clients of the data sets' IID versions; the others' are given by the data.
 _CLIENTS = 100
 _SPLITS = {"iid": "iid", "noniid": "shards"}
-_ROLES = 1146
+_ROLES = 1235
 _GRID = {"mnist_2nn": ("0.1", "0.215"), "mnist_cnn": ("0.1", "0.215")}
 # A row is run for so many times the paper's rounds before it counts as not reached.
 _PATIENCE = 1.5
 _NOTE = (
   "Rounds are read off the best accuracy so far, linear between rounds [paper, Section "
   f"3]. A row is run for {_PATIENCE:g} times the paper's rounds. FedSGD is FedAvg with "
-  "E = 1 and B = inf. C = 0.0 is one client a round."
+  "E = 1 and B = inf. C = 0.0 is one client a round. Of Shakespeare's roles the paper "
+  "counts 1,146, tasks.datasets.shakespeare 1,235."
 )
 
 

@@ -47,7 +47,12 @@ flags.DEFINE_string(
   "tasks.registry.Task of your own.",
 )
 flags.DEFINE_integer("rounds", None, "Rounds in all; default: the task's.")
-flags.DEFINE_integer("num_clients", None, "All clients (N); default: the task's.")
+flags.DEFINE_integer(
+  "num_clients",
+  None,
+  "All clients (N); default: the task's, or as many roles, users or sources as its data "
+  "have.",
+)
 flags.DEFINE_integer(
   "clients_per_round", None, "Clients of one round; default: the task's."
 )
@@ -68,7 +73,7 @@ flags.DEFINE_string(
   "data_dir",
   None,
   "Folder of the data set: a TFDS folder or, for CIFAR-10, one with train/ and test/ "
-  "pictures; default: TFDS's own.",
+  "pictures, or what the publisher of another set hands out; default: TFDS's own.",
 )
 flags.DEFINE_string(
   "cache_dir", "~/.cache/tff_algos", "Folder for prepared client data, used again."

@@ -14,6 +14,7 @@ follows from those, *convention* is chosen here because they are silent.
       Decentralized Data, 2017                                     `iid`, `shards`
     FedGG, section 4.1                                             `dirichlet`
     FedAgg, section VII-A3                            `shards`, `dirichlet_equal`
+    McMahan et al. (roles of plays), FedReg (sources, users)       `natural`
     FedReg, section 4.1 and appendix B.2                           `power_law`
     Chen, Sun, Jin, Communication-Efficient Federated Deep Learning with Layerwise
       Asynchronous Model Update and Temporally Weighted Aggregation, Algorithm 4
@@ -28,7 +29,7 @@ import inspect
 import math
 import os
 import zlib
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 
@@ -74,6 +75,51 @@ def iid(labels: np.ndarray, num_clients: int, *, seed: int) -> Partition:
   rng = _rng("iid", seed)
   owner = rng.permutation(np.arange(len(labels)) % num_clients)
   return _from_owner(owner, num_clients, rng)
+
+
+def natural(
+  labels: np.ndarray,
+  num_clients: int,
+  *,
+  seed: int,
+  groups: Optional[np.ndarray] = None,
+) -> Partition:
+  """Makes each group of the data a client: a role, a user, a source.
+
+  Source: paper (FedReg, section 4.1: images from the same source at the same client);
+  recalled (McMahan et al., section 3: a client for each speaking role). The draw among
+  more groups than clients is a convention.
+
+  Args:
+    labels: integers, shape [examples]; only their number matters.
+    num_clients: from 1 to the number G of groups; where it is less, that many groups
+      are drawn, and the examples of the others are left over.
+    seed: integer >= 0.
+    groups: integers 0..G-1 without gaps, shape [examples].
+
+  Returns:
+    A `Partition` whose clients are in the order of their groups.
+
+  Raises:
+    ValueError: an argument is outside its range, or the data have no groups.
+  """
+  labels = _check_labels("natural", labels)
+  _check_at_least("natural", "num_clients", num_clients, 1)
+  if groups is None:
+    raise ValueError(
+      "natural: these data do not say from whom each example is: choose another split."
+    )
+  num_groups = int(groups.max()) + 1
+  if num_clients > num_groups:
+    raise ValueError(
+      f"natural: {num_clients} clients but the data come from {num_groups}: lower "
+      "num_clients."
+    )
+  rng = _rng("natural", seed)
+  chosen = np.sort(rng.choice(num_groups, num_clients, replace=False))
+  client_of = np.full(num_groups, -1)
+  client_of[chosen] = np.arange(num_clients)
+  return _from_owner(client_of[groups], num_clients, rng)
 
 
 def shards(
@@ -161,7 +207,7 @@ def dirichlet(
   class_of, class_sizes = _classes(labels)
   for _ in range(_MAX_DRAWS):
     log_p = _log_dirichlet(rng, beta, (num_clients, len(class_sizes)))
-    counts = _round_columns(class_sizes * _softmax(log_p, axis=0), class_sizes)
+    counts = round_columns(class_sizes * _softmax(log_p, axis=0), class_sizes)
     if counts.sum(axis=1).min() >= min_size:
       return _from_counts(counts, class_of, rng)
   raise ValueError(
@@ -292,7 +338,7 @@ def power_law(
     holders = np.flatnonzero(holds[:, j])
     rest = class_sizes[j] - base * len(holders)
     shares = rest * _softmax(log_weights[holders, np.newaxis], axis=0)
-    counts[holders, j] = base + _round_columns(shares, rest)[:, 0]
+    counts[holders, j] = base + round_columns(shares, rest)[:, 0]
   return _from_counts(counts, class_of, rng)
 
 
@@ -363,7 +409,7 @@ def twafl(
     weights = 1.0 - rng.random(num_classes)  # In (0, 1], so that the sum is not 0.
     rest = rng.integers(min_size, max_size, endpoint=True) - num_classes
     shares = rest * weights[:, np.newaxis] / weights.sum()
-    counts = 1 + _round_columns(shares, rest)[:, 0]
+    counts = 1 + round_columns(shares, rest)[:, 0]
     drawn = [
       rng.choice(members[j], count, replace=False) for j, count in zip(chosen, counts)
     ]
@@ -374,14 +420,22 @@ def twafl(
 
 
 class Split(NamedTuple):
-  """A row of `SPLITS`: the function, and one line that says what it does."""
+  """A row of `SPLITS`.
+
+  Attributes:
+    function: the split.
+    description: one line that says what it does.
+    by_label: whether the labels decide, and not only how many there are.
+  """
 
   function: Callable[..., Partition]
   description: str
+  by_label: bool = True
 
 
 SPLITS: dict[str, Split] = {
-  "iid": Split(iid, "shuffled and dealt out, sizes equal to within one"),
+  "iid": Split(iid, "shuffled and dealt out, sizes equal to within one", by_label=False),
+  "natural": Split(natural, "a client for each role, user or source", by_label=False),
   "shards": Split(shards, "sorted by label and cut into shards, a few per client"),
   "dirichlet": Split(dirichlet, "class shares Dirichlet(beta) per client, all used"),
   "dirichlet_equal": Split(
@@ -423,7 +477,7 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
     # Annotations are text here: `from __future__ import annotations`.
     key: ({"int": int, "float": float}[parameter.annotation], parameter.default)
     for key, parameter in inspect.signature(SPLITS[name].function).parameters.items()
-    if parameter.kind is parameter.KEYWORD_ONLY and key != "seed"
+    if parameter.kind is parameter.KEYWORD_ONLY and key not in ("seed", "groups")
   }
   takes = ", ".join(
     f"{key} ({kind.__name__}"
@@ -453,14 +507,23 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
   return name, kwargs
 
 
-def partition(spec: str, labels: np.ndarray, num_clients: int, seed: int) -> Partition:
+def partition(
+  spec: str,
+  labels: np.ndarray,
+  num_clients: int,
+  seed: int,
+  *,
+  groups: Optional[np.ndarray] = None,
+) -> Partition:
   """Splits as the command line's form says, for example "shards:shards_per_client=2".
 
   Args:
     spec: see `parse`.
-    labels: integers, shape [examples].
+    labels: integers, shape [examples]; or [examples, steps] for a split that does not
+      go by labels.
     num_clients: at least 1.
     seed: integer >= 0.
+    groups: for `natural`, from whom each example is.
 
   Returns:
     The `Partition` of the named function.
@@ -469,17 +532,22 @@ def partition(spec: str, labels: np.ndarray, num_clients: int, seed: int) -> Par
     ValueError: what `parse` or the function raises.
   """
   name, kwargs = parse(spec)
+  if name == "natural":
+    kwargs["groups"] = groups
+  if np.ndim(labels) == 2 and not SPLITS[name].by_label:
+    labels = labels[:, 0]
   return SPLITS[name].function(labels, num_clients, seed=seed, **kwargs)
 
 
 def class_counts(
   partition: Partition, labels: np.ndarray, num_classes: int
 ) -> np.ndarray:
-  """Counts the examples of each class at each client.
+  """Counts the labels of each class at each client.
 
   Args:
     partition: a split of these labels.
-    labels: integers from 0 to num_classes - 1, shape [examples].
+    labels: integers from 0 to num_classes - 1, shape [examples]; or [examples, steps]
+      with -1 at steps without a label.
     num_classes: at least 1.
 
   Returns:
@@ -488,17 +556,19 @@ def class_counts(
   Raises:
     ValueError: a label is outside its range.
   """
-  labels = _check_labels("class_counts", labels)
+  lowest = -1 if np.ndim(labels) == 2 else 0
+  flat = _check_labels("class_counts", np.ravel(labels))
   _check_at_least("class_counts", "num_classes", num_classes, 1)
-  if labels.min() < 0 or labels.max() >= num_classes:
+  if flat.min() < lowest or flat.max() >= num_classes:
     raise ValueError(
-      f"class_counts: labels go from {labels.min()} to {labels.max()} but must be in 0 "
-      f"to {num_classes - 1}: number the classes from 0 or correct num_classes."
+      f"class_counts: labels go from {flat.min()} to {flat.max()} but must be in "
+      f"{lowest} to {num_classes - 1}: number the classes from 0 or correct num_classes."
     )
   num_clients = len(partition.clients)
   client = np.repeat(np.arange(num_clients), [len(c) for c in partition.clients])
-  cell = client * num_classes + labels[np.concatenate(partition.clients)]
-  counts = np.bincount(cell, minlength=num_clients * num_classes)
+  held = flat.reshape(len(labels), -1)[np.concatenate(partition.clients)]
+  cells = (client[:, np.newaxis] * num_classes + held)[held >= 0]
+  counts = np.bincount(cells, minlength=num_clients * num_classes)
   return counts.reshape(num_clients, num_classes).astype(np.int64, copy=False)
 
 
@@ -539,7 +609,12 @@ _MAX_COLUMNS = 200
 _MAX_NAMED_CLIENTS, _MAX_NAMED_CLASSES = 20, 26
 
 
-def draw(counts: np.ndarray, path: str | os.PathLike[str], title: str) -> None:
+def draw(
+  counts: np.ndarray,
+  path: str | os.PathLike[str],
+  title: str,
+  counted: str = "examples",
+) -> None:
   """Writes a heat map, client x class, with the clients' sizes above it.
 
   Up to 200 clients are drawn one by one in their own order, coloured by number of
@@ -552,6 +627,7 @@ def draw(counts: np.ndarray, path: str | os.PathLike[str], title: str) -> None:
     path: where to write; the ending chooses the format (.png, .pdf, .svg). The folder
       must exist.
     title: one line above the picture.
+    counted: what is counted, in words.
 
   Raises:
     ValueError: counts are not a matrix, or a client holds nothing.
@@ -565,7 +641,7 @@ def draw(counts: np.ndarray, path: str | os.PathLike[str], title: str) -> None:
   sizes = counts.sum(axis=1)
   if num_clients <= _MAX_COLUMNS:
     order = np.arange(num_clients)
-    cells, cell_label = counts, "examples"
+    cells, cell_label = counts, counted
     client_label = "client"
   else:
     frequent = np.argsort(-counts, axis=1, kind="stable")[:, :2]
@@ -589,10 +665,10 @@ def draw(counts: np.ndarray, path: str | os.PathLike[str], title: str) -> None:
   map_axes = fig.add_subplot(grid[1], sharex=size_axes)
   size_axes.tick_params(labelbottom=False)
   if sizes.min() == sizes.max():
-    size_text = f"{sizes[0]:,} examples each"
+    size_text = f"{sizes[0]:,} {counted} each"
   else:
     size_text = (
-      f"{sizes.min():,} to {sizes.max():,} examples (median {np.median(sizes):,.0f})"
+      f"{sizes.min():,} to {sizes.max():,} {counted} (median {np.median(sizes):,.0f})"
     )
   fig.suptitle(
     f"{title}\n{num_clients:,} client{'s' * (num_clients > 1)}, {size_text}, "
@@ -607,7 +683,7 @@ def draw(counts: np.ndarray, path: str | os.PathLike[str], title: str) -> None:
   if sizes.max() > 50 * sizes.min():
     size_axes.set_yscale("log")
     size_axes.set_ylim(bottom=0.8 * sizes.min())
-  size_axes.set_ylabel("examples")
+  size_axes.set_ylabel(counted)
   size_axes.spines[["top", "right"]].set_visible(False)
 
   mesh = map_axes.pcolormesh(
@@ -728,7 +804,7 @@ def _log_dirichlet(
   return log_gamma - log_sum
 
 
-def _round_columns(shares: np.ndarray, totals: int | np.ndarray) -> np.ndarray:
+def round_columns(shares: np.ndarray, totals: int | np.ndarray) -> np.ndarray:
   """Rounds shares >= 0 by largest remainders so that column j sums to totals[j]."""
   counts = np.floor(shares).astype(np.int64)
   by_remainder = np.argsort(counts - shares, axis=0, kind="stable")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 import numpy as np
 
@@ -15,13 +15,16 @@ class Dataset(NamedTuple):
   """A labelled data set in memory.
 
   Attributes:
-    train_x: (N, ...) uint8 (pictures, 0..255) or float32.
-    train_y: (N,) int32, labels in 0..num_classes-1.
+    train_x: (N, ...) uint8 (pictures, 0..255), float32, or int32 (symbols).
+    train_y: (N,) int32, labels in 0..num_classes-1; for sequences (N, T), a label for
+      each step, -1 where there is none.
     test_x: (M, ...), the same example shape and dtype as `train_x`.
-    test_y: (M,) int32, labels in 0..num_classes-1.
+    test_y: (M,) or (M, T), as `train_y`.
     num_classes: number of classes, whether or not each has an example.
     note: what a reader must know beside every number made from these data, such as
       'JPEG CIFAR-10'; '' for the original.
+    train_groups: (N,) int32, from whom each training example is: a role, a user, a
+      hospital, numbered 0..G-1 without gaps; None where nobody knows.
   """
 
   train_x: np.ndarray
@@ -30,6 +33,7 @@ class Dataset(NamedTuple):
   test_y: np.ndarray
   num_classes: int
   note: str = ""
+  train_groups: Optional[np.ndarray] = None
 
 
 def check(dataset: Dataset) -> Dataset:
@@ -37,7 +41,8 @@ def check(dataset: Dataset) -> Dataset:
 
   Raises:
     ValueError: a split is empty, examples and labels differ in number, a shape or
-      dtype is wrong, or a label lies outside 0..num_classes-1.
+      dtype is wrong, a label lies outside its range, a sequence has no label, or the
+      groups are not as promised.
   """
   for split in ("train", "test"):
     x = getattr(dataset, f"{split}_x")
@@ -49,18 +54,24 @@ def check(dataset: Dataset) -> Dataset:
       )
     if len(x) == 0:
       raise ValueError(f"the {split} split is empty: it needs at least one example.")
-    if x.dtype not in (np.uint8, np.float32):
-      raise ValueError(f"{split}_x has dtype {x.dtype}: it must be uint8 or float32.")
-    if y.dtype != np.int32 or y.ndim != 1:
+    if x.dtype not in (np.uint8, np.float32, np.int32):
+      raise ValueError(
+        f"{split}_x has dtype {x.dtype}: it must be uint8, float32 or int32."
+      )
+    if y.dtype != np.int32 or y.ndim not in (1, 2):
       raise ValueError(
         f"{split}_y has dtype {y.dtype} and shape {y.shape}: it must be int32 with "
-        "one axis."
+        "one axis, or two for sequences."
+      )
+    if y.ndim == 2 and not (y >= 0).any(axis=1).all():
+      raise ValueError(
+        f"{split}_y holds a sequence without a label: leave that example out."
       )
     for label in (y.min(), y.max()):
-      if not 0 <= label < dataset.num_classes:
+      if not 1 - y.ndim <= label < dataset.num_classes:
         raise ValueError(
           f"{split}_y holds the label {label}: with {dataset.num_classes} classes "
-          f"labels lie in 0..{dataset.num_classes - 1}."
+          f"labels lie in {1 - y.ndim}..{dataset.num_classes - 1}."
         )
   train, test = dataset.train_x, dataset.test_x
   if train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:
@@ -68,4 +79,24 @@ def check(dataset: Dataset) -> Dataset:
       f"a train example is {train.dtype} of shape {train.shape[1:]} but a test "
       f"example {test.dtype} of shape {test.shape[1:]}: they must be alike."
     )
+  if dataset.train_y.shape[1:] != dataset.test_y.shape[1:]:
+    raise ValueError(
+      f"train_y holds labels of shape {dataset.train_y.shape[1:]} but test_y of shape "
+      f"{dataset.test_y.shape[1:]}: they must be alike."
+    )
+  if dataset.train_groups is not None:
+    _check_groups(dataset.train_groups, len(train))
   return dataset
+
+
+def _check_groups(groups: np.ndarray, num_examples: int) -> None:
+  if groups.dtype != np.int32 or groups.shape != (num_examples,):
+    raise ValueError(
+      f"train_groups has dtype {groups.dtype} and shape {groups.shape}: it must be "
+      f"int32 with one number for each of the {num_examples:,} training examples."
+    )
+  if groups.min() < 0 or not np.bincount(groups).all():
+    raise ValueError(
+      "train_groups must number the groups 0..G-1 without gaps, but goes from "
+      f"{groups.min()} to {groups.max()} with {len(np.unique(groups))} different numbers."
+    )

@@ -7,14 +7,12 @@ import os
 import pathlib
 import shlex
 import tarfile
-import uuid
-import zipfile
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from tasks.datasets import dataset
+from tasks.datasets import dataset, picture_files
 
 _SPLITS = ("train", "test")
 # Those that `tfds.ImageFolder` reads.
@@ -62,10 +60,10 @@ def load(
     arrays = _decode(folder, classes)
   else:
     cache = pathlib.Path(cache_dir).expanduser() / f"{fingerprint}.npz"
-    cached = _read_cache(cache)
+    cached = picture_files.read_cache(cache)
     arrays = cached or _decode(folder, classes)
     if cached is None:
-      _write_cache(cache, arrays)
+      picture_files.write_cache(cache, arrays)
   train_x, train_y, test_x, test_y = arrays
   return dataset.check(
     dataset.Dataset(train_x, train_y, test_x, test_y, len(classes), note)
@@ -194,37 +192,6 @@ def _find_odd_picture(builder: tfds.ImageFolder) -> str:
           f"{first_shape[0]}x{first_shape[1]}: all pictures must have the same size."
         )
   return ""
-
-
-def _read_cache(path: pathlib.Path) -> list[np.ndarray] | None:
-  """The cached arrays; None if there are none or the file is damaged."""
-  try:
-    with np.load(path) as arrays:
-      return [arrays[f"{split}_{part}"] for split in _SPLITS for part in "xy"]
-  except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
-    return None
-
-
-def _write_cache(path: pathlib.Path, arrays: list[np.ndarray]) -> None:
-  names = [f"{split}_{part}" for split in _SPLITS for part in "xy"]
-  # Renamed when complete, so that no reader ever sees half a file.
-  temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
-  try:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-      with temporary.open("xb") as file:
-        np.savez(file, **dict(zip(names, arrays)))
-        file.flush()
-        os.fsync(file.fileno())
-      os.replace(temporary, path)
-    finally:
-      if temporary.is_file():
-        temporary.unlink()
-  except OSError as error:
-    raise ValueError(
-      f"the pictures cannot be cached in {path.parent} ({error.strerror or error}): "
-      "name another cache folder."
-    ) from error
 
 
 def _first_line(error: BaseException) -> str:

@@ -168,3 +168,48 @@ def test_whole_numbers_are_cast_as_they_are():
   found = functional.scale_pictures(tf.constant([0, 7, 300]))
   assert found.dtype == tf.float32
   np.testing.assert_array_equal(found, [0, 7, 300])
+
+
+def _sequences():
+  """Logits (6, 5, 4) and labels (6, 5), some steps without one and a row without any."""
+  draw = np.random.default_rng(3)
+  labels = draw.integers(0, 4, (6, 5)).astype(np.int32)
+  labels[:, 3:] = -1
+  labels[1, 0] = -1
+  labels[5] = -1
+  return labels, draw.normal(size=(6, 5, 4)).astype(np.float32)
+
+
+def test_sequence_loss_is_the_mean_over_labelled_steps():
+  labels, logits = _sequences()
+  found = functional.sequence_cross_entropy(tf.constant(labels), tf.constant(logits))
+  log_p = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+  for row, of_row in enumerate(labels[:5]):
+    steps = np.flatnonzero(of_row >= 0)
+    expected = -np.mean(log_p[row, steps, of_row[steps]])
+    assert found[row].numpy() == pytest.approx(expected, rel=1e-5)
+  assert found[5] == 0
+
+
+def test_steps_without_a_label_have_no_gradient():
+  labels, logits = _sequences()
+  x = tf.constant(logits)
+  with tf.GradientTape() as tape:
+    tape.watch(x)
+    loss = tf.reduce_sum(functional.sequence_cross_entropy(tf.constant(labels), x))
+  gradient = tape.gradient(loss, x).numpy()
+  np.testing.assert_array_equal(np.any(gradient != 0, axis=-1), labels >= 0)
+
+
+def test_sequence_accuracy_counts_hits_and_labelled_steps():
+  labels, logits = _sequences()
+  hits, counts = functional.sequence_accuracy(tf.constant(labels), tf.constant(logits))
+  np.testing.assert_array_equal(counts, [3, 2, 3, 3, 3, 0])
+  is_hit = (logits.argmax(axis=-1) == labels) & (labels >= 0)
+  np.testing.assert_array_equal(hits, is_hit.sum(axis=1))
+
+
+def test_sequence_loss_has_no_soft_targets_by_itself():
+  weights = (np.zeros((2, 3), np.float32),)
+  model = _model(weights, ("a",), example_losses=functional.sequence_cross_entropy)
+  assert model.soft_targets is None

@@ -95,6 +95,24 @@ def test_own_metrics_are_means_beside_the_loss():
   assert found["is_third"] == np.sum(y == 3) / 1234
 
 
+def test_metric_of_totals_and_counts_is_sum_over_sum():
+  """Not the mean of quotients: label 3 counts three times, label 0 not at all."""
+
+  def weighted_error(labels, logits):
+    counts = tf.cast(labels, tf.float32)
+    return counts * tf.reduce_sum(logits, axis=1), counts
+
+  x, y = _pictures(1234)
+  model = _softmax_regression(metrics=OrderedDict(error=weighted_error))
+  found = evaluation.build_evaluation(model, x, y)(_weights())
+  kernel, bias = (w.astype(np.float64) for w in _weights())
+  sums = (x.reshape(-1, 6) / 255 @ kernel + bias).sum(axis=1)
+  assert list(found) == ["loss", "error"]
+  assert found["error"] == pytest.approx((y * sums).sum() / y.sum(), rel=1e-6)
+  assert found["error"] != pytest.approx(sums.mean(), rel=1e-4)
+  assert type(found["error"]) is float
+
+
 def test_sums_lose_nothing_over_many_examples():
   """Of 40,000 equal losses the mean is the loss; a float32 sum would be off by 1e-4."""
   y = np.zeros(40_000, np.int32)

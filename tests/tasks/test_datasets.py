@@ -63,6 +63,17 @@ def test_check_returns_a_good_dataset():
   assert good.note == ""
 
 
+def test_check_takes_sequences_and_groups():
+  good = _arrays(
+    train_x=np.zeros((4, 3), np.int32),
+    train_y=np.array([[0, 1, -1]] * 4, np.int32),
+    test_x=np.zeros((2, 3), np.int32),
+    test_y=np.array([[2, -1, -1]] * 2, np.int32),
+    train_groups=np.array([1, 0, 0, 2], np.int32),
+  )
+  assert dataset.check(good) is good
+
+
 @pytest.mark.parametrize(
   "changes, match",
   [
@@ -77,6 +88,15 @@ def test_check_returns_a_good_dataset():
     ({"train_y": np.array([0, 1, 2, 2])}, "dtype int64"),
     ({"test_x": np.zeros((2, 3, 2, 1), np.uint8)}, "must be alike"),
     ({"test_x": np.zeros((2, 2, 2, 1), np.float32)}, "must be alike"),
+    ({"test_y": np.zeros((2, 5), np.int32)}, "labels of shape .* must be alike"),
+    ({"train_y": np.full((4, 2), -1, np.int32)}, "a sequence without a label"),
+    ({"train_y": np.full((4, 2), -2, np.int32)}, "a sequence without a label"),
+    ({"train_y": np.array([[0, -2]] * 4, np.int32)}, "label -2: .* lie in -1..2"),
+    ({"train_y": np.zeros((4, 2, 2), np.int32)}, "one axis, or two for sequences"),
+    ({"train_groups": np.zeros(4)}, "train_groups has dtype float64"),
+    ({"train_groups": np.zeros(3, np.int32)}, "each of the 4 training examples"),
+    ({"train_groups": np.array([0, 2, 2, 0], np.int32)}, "without gaps"),
+    ({"train_groups": np.array([0, -1, 1, 0], np.int32)}, "without gaps"),
   ],
 )
 def test_check_refuses(changes, match):
@@ -135,13 +155,13 @@ def _mnist_files() -> dict[str, bytes]:
   }
 
 
-def _emnist_files() -> dict[str, bytes]:
+def _emnist_files(name: str, num_classes: int, first: int) -> dict[str, bytes]:
   buffer = io.BytesIO()
   with zipfile.ZipFile(buffer, "w") as archive:
     for split, count in (("train", _TRAIN), ("test", _TEST)):
-      start = f"gzip/emnist-letters-{split}"
+      start = f"gzip/emnist-{name}-{split}"
       archive.writestr(f"{start}-images-idx3-ubyte.gz", _idx_images(count))
-      labels = _labels(count, 26) + 1  # The publisher counts from 1.
+      labels = _labels(count, num_classes) + first
       archive.writestr(f"{start}-labels-idx1-ubyte.gz", _idx_labels(labels))
   return {"gzip.zip": buffer.getvalue()}
 
@@ -211,7 +231,9 @@ _SETS = {
   "cifar10": (_cifar10_files, (32, 32, 3), 10),
   "cifar100": (_cifar100_files, (32, 32, 3), 100),
   "svhn_cropped": (_svhn_files, (32, 32, 3), 10),
-  "emnist/letters": (_emnist_files, (28, 28, 1), 26),
+  # The publisher counts letters from 1, digits from 0.
+  "emnist/letters": (lambda: _emnist_files("letters", 26, 1), (28, 28, 1), 26),
+  "emnist/digits": (lambda: _emnist_files("digits", 10, 0), (28, 28, 1), 10),
 }
 
 
@@ -232,9 +254,9 @@ def publish(monkeypatch, tmp_path):
     monkeypatch.setattr(builder_class, "url_infos", infos)
     monkeypatch.setattr(mnist, "_TRAIN_EXAMPLES", _TRAIN)
     monkeypatch.setattr(mnist, "_TEST_EXAMPLES", _TEST)
-    letters = mnist.EMNIST.builder_configs["letters"]
-    monkeypatch.setattr(letters, "train_examples", _TRAIN)
-    monkeypatch.setattr(letters, "test_examples", _TEST)
+    for config in mnist.EMNIST.builder_configs.values():
+      monkeypatch.setattr(config, "train_examples", _TRAIN)
+      monkeypatch.setattr(config, "test_examples", _TEST)
     return folder
 
   return publish_set

@@ -72,6 +72,12 @@ _SHAPES = {
     ((120, 84), (84,)),
     ((84, 10), (10,)),
   ],
+  "shakespeare_lstm": [
+    ((90, 8),),
+    ((8, 4 * 256), (256, 4 * 256), (4 * 256,)),
+    ((256, 4 * 256), (256, 4 * 256), (4 * 256,)),
+    ((256, 90), (90,)),
+  ],
 }
 _COUNTS = {
   "digits_cnn": 13_706,
@@ -85,6 +91,7 @@ _COUNTS = {
   "mnist_two_class": 228_010,
   "mnist_one_class": 228_010,
   "cifar10_lenet": 62_006,
+  "shakespeare_lstm": 820_522,
 }
 # Of an example, and the number of classes, by the first word of a task's name.
 _DATA = {
@@ -92,6 +99,7 @@ _DATA = {
   "mnist": ((28, 28, 1), 10),
   "cifar10": ((32, 32, 3), 10),
   "har": ((128, 9), 6),
+  "shakespeare": ((80,), 90),
 }
 
 
@@ -125,10 +133,12 @@ def test_outputs_are_logits(name):
   """Neither bounded below by 0 nor summing to 1, whatever the picture."""
   keras_model = _build(name)
   x = np.random.default_rng(0).random((5, *keras_model.input_shape[1:]), np.float32)
-  logits = keras_model(100 * x).numpy()
-  assert logits.shape == (5, _DATA[name.split("_")[0]][1])
+  logits = keras_model(88 * x).numpy()  # Numbers of characters go to 89.
+  shape, num_classes = _DATA[name.split("_")[0]]
+  steps = shape if name == "shakespeare_lstm" else ()
+  assert logits.shape == (5, *steps, num_classes)
   assert logits.min() < 0
-  assert np.all(np.abs(logits.sum(axis=1) - 1) > 1e-3)
+  assert np.all(np.abs(logits.sum(axis=-1) - 1) > 1e-3)
 
 
 @pytest.mark.parametrize("name", _SHAPES)
@@ -146,6 +156,24 @@ def test_weights_of_the_har_network_by_the_formula(a, b):
   keras_model = lstm.har_lstm((128, 9), 6, (a, b))
   lstms = 4 * a * (9 + a + 1) + 4 * b * (a + b + 1)
   assert keras_model.count_params() == lstms + (b + 1) * 128 + (128 + 1) * 6
+
+
+@pytest.mark.parametrize("v, d, n", [(90, 8, 256), (5, 3, 7)])
+def test_weights_of_the_character_network_by_the_formula(v, d, n):
+  keras_model = lstm.character_lstm((4,), v, embedding=d, units=n)
+  lstms = 4 * n * (d + n + 1) + 4 * n * (n + n + 1)
+  assert keras_model.count_params() == v * d + lstms + (n + 1) * v
+
+
+def test_character_network_looks_only_back():
+  """A prediction depends on its own and earlier characters, not on padding behind."""
+  keras_model = lstm.character_lstm((6,), 5, embedding=3, units=7)
+  x = np.array([[1, 2, 3, 4, 1, 2]], np.float32)
+  changed = x.copy()
+  changed[:, 3:] = 0
+  before, after = keras_model(x).numpy(), keras_model(changed).numpy()
+  np.testing.assert_array_equal(before[:, :3], after[:, :3])
+  assert np.all(np.abs(before[:, 3:] - after[:, 3:]).max(axis=-1) > 1e-6)
 
 
 def test_recurrent_layers_of_the_har_network_are_its_shallow_part():

@@ -30,6 +30,8 @@ _DISJOINT = (
   "power_law:classes_per_client=2",
 )
 _ALL = (*_DISJOINT, "twafl")
+# Not by label, so that a sequence's labels are no matter either.
+_BY_NUMBER = ("iid", "natural")
 
 
 def _shuffled(sizes) -> np.ndarray:
@@ -605,7 +607,7 @@ def test_the_table_names_and_describes_every_split():
   for name, split in partitions.SPLITS.items():
     assert getattr(partitions, name) is split.function
     assert split.description and "\n" not in split.description
-  assert {spec.split(":")[0] for spec in _ALL} == set(partitions.NAMES)
+  assert {spec.split(":")[0] for spec in (*_ALL, "natural")} == set(partitions.NAMES)
 
 
 # Errors are one sentence: where, what, and what to do.
@@ -665,12 +667,84 @@ def test_seed_must_be_a_natural_number(spec, seed):
 
 
 @pytest.mark.parametrize(
-  "labels", [np.zeros((3, 1), int), np.zeros(3), np.array([], int), np.array(["a"])]
+  "labels",
+  [np.zeros((3, 1, 1), int), np.zeros(3), np.array([], int), np.array(["a"])],
 )
-@pytest.mark.parametrize("spec", _ALL)
+@pytest.mark.parametrize("spec", [*_ALL, "natural"])
 def test_labels_must_be_a_vector_of_integers(spec, labels):
   with pytest.raises(ValueError, match="labels must be a non-empty vector of integers"):
     partitions.partition(spec, labels, 1, 0)
+
+
+@pytest.mark.parametrize("spec", _ALL)
+def test_sequences_are_split_only_where_labels_do_not_matter(spec):
+  labels = np.arange(40).reshape(20, 2) % 3
+  if spec in _BY_NUMBER:
+    split = partitions.partition(spec, labels, 4, 0)
+    assert _equal(split, partitions.partition(spec, np.zeros(20, int), 4, 0))
+  else:
+    with pytest.raises(ValueError, match="labels must be a non-empty vector"):
+      partitions.partition(spec, labels, 4, 0)
+
+
+# Natural.
+
+
+@st.composite
+def _grouped(draw):
+  """Groups 0..G-1 in random order, none empty, and a number of clients up to G."""
+  sizes = draw(st.lists(st.integers(1, 9), min_size=1, max_size=8))
+  groups = np.array(draw(st.permutations(np.repeat(np.arange(len(sizes)), sizes))))
+  return groups, draw(st.integers(1, len(sizes)))
+
+
+@_laws
+@given(_grouped(), _seeds)
+def test_natural_clients_are_whole_groups_in_their_order(grouped, seed):
+  groups, num_clients = grouped
+  labels = np.zeros(len(groups), int)
+  split = partitions.partition("natural", labels, num_clients, seed, groups=groups)
+  _assert_disjoint_and_complete(split, labels, num_clients)
+  held = [np.unique(groups[client]) for client in split.clients]
+  assert all(len(of_client) == 1 for of_client in held)
+  assert (np.diff(np.concatenate(held)) > 0).all()
+  assert not set(groups[split.left_over]) & set(np.concatenate(held))
+
+
+def test_natural_draws_each_group_equally_often():
+  """2 of 5 groups, 500 seeds: each 200 times, standard deviation 11."""
+  groups = np.arange(5)
+  drawn = np.zeros(5)
+  for seed in range(500):
+    split = partitions.natural(groups, 2, seed=seed, groups=groups)
+    drawn[np.concatenate(split.clients)] += 1
+  assert np.abs(drawn - 200).max() < 55
+
+
+def test_natural_shuffles_within_a_client():
+  groups = np.zeros(1000, int)
+  [client] = partitions.natural(groups, 1, seed=0, groups=groups).clients
+  assert 400 < np.count_nonzero(np.diff(client) > 0) < 600
+
+
+@pytest.mark.parametrize(
+  "num_clients, groups, match",
+  [
+    (4, np.array([0, 1, 2]), "natural: 4 clients but the data come from 3: lower"),
+    (1, None, "natural: these data do not say from whom"),
+    (0, np.array([0, 1, 2]), "natural: num_clients must be an integer of at least 1"),
+  ],
+)
+def test_natural_refuses(num_clients, groups, match):
+  with pytest.raises(ValueError, match=match) as caught:
+    partitions.partition("natural", np.zeros(3, int), num_clients, 0, groups=groups)
+  assert "\n" not in str(caught.value)
+
+
+def test_groups_are_no_parameter_of_the_command_line():
+  assert partitions.parse("natural") == ("natural", {})
+  with pytest.raises(ValueError, match="no parameter 'groups': natural takes no param"):
+    partitions.parse("natural:groups=3")
 
 
 # Counting, measuring, drawing.
@@ -678,6 +752,15 @@ def test_labels_must_be_a_vector_of_integers(spec, labels):
 
 def _by_hand(*clients):
   return partitions.Partition(tuple(map(np.array, clients)), np.array([], np.int64))
+
+
+def test_class_counts_of_sequences_count_labelled_steps():
+  labels = np.array([[0, 1, -1], [2, 2, 2], [1, -1, -1], [0, 0, -1]])
+  counts = partitions.class_counts(_by_hand([3, 0], [1]), labels, 3)
+  np.testing.assert_array_equal(counts, [[3, 1, 0], [0, 0, 3]])
+  for wrong in (np.array([[0, 3]]), np.array([[-2, 0]])):
+    with pytest.raises(ValueError, match="must be in -1 to 2"):
+      partitions.class_counts(_by_hand([0]), wrong, 3)
 
 
 def test_class_counts_by_hand():

@@ -17,6 +17,8 @@ from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.models.functional import ExampleSpec
 
 every_task = pytest.mark.parametrize("name", registry.TASKS)
+# Clients as the data have them: a role, a source or a user each, as the papers count.
+_GROUPS = {"shakespeare": 1146, "covid": 32, "landmarks": 1262}
 
 # Training examples of the originals.
 _TRAIN = {"digits": 1437, "mnist": 60_000, "cifar10": 50_000, "har": 7352}
@@ -34,7 +36,8 @@ def test_rows_are_found_by_their_names():
 @every_task
 def test_defaults_are_possible(name):
   row = registry.TASKS[name]
-  assert 1 <= row.clients_per_round <= row.num_clients
+  num_clients = row.num_clients or _GROUPS[name.split("_")[0]]
+  assert 1 <= row.clients_per_round <= num_clients
   assert row.rounds >= 1
   assert row.target_accuracy is None or 0 < row.target_accuracy < 1
   assert row.description
@@ -44,6 +47,9 @@ def test_defaults_are_possible(name):
 @every_task
 def test_default_split_gives_every_client_examples(name):
   row = registry.TASKS[name]
+  if row.num_clients is None:
+    assert row.partition == "natural"
+    return
   labels = np.arange(_TRAIN[name.split("_")[0]]) % 10
   split = partitions.partition(row.partition, labels, row.num_clients, 0)
   assert len(split.clients) == row.num_clients
@@ -190,6 +196,93 @@ def test_two_starts_at_once_share_what_one_wrote(tmp_path, monkeypatch):
   assert len(os.listdir(tmp_path / "clients")) == 1
 
 
+# --- Clients that the data have -----------------------------------------------------
+
+
+def _grouped_task(**changes) -> registry.Task:
+  """30 examples of three users: 5, 10 and 15 in turn."""
+
+  def load_data(data_dir, cache_dir):
+    data = _own_task().load_data(data_dir, cache_dir)
+    groups = np.repeat(np.array([0, 1, 2, 1, 2, 2], np.int32), 5)
+    return data._replace(train_groups=groups)
+
+  row = _own_task(load_data=load_data, partition="natural", num_clients=None)
+  return row._replace(**changes)
+
+
+def test_every_group_is_a_client_where_no_number_is_given(tmp_path):
+  loaded = _load(tmp_path, _grouped_task(), partition="natural", num_clients=None)
+  np.testing.assert_array_equal(loaded.clients.num_examples, [5, 10, 15])
+  assert loaded.left_over == 0
+
+
+def test_another_split_of_grouped_data_has_as_many_clients(tmp_path):
+  loaded = _load(tmp_path, _grouped_task(), partition="iid", num_clients=None)
+  np.testing.assert_array_equal(loaded.clients.num_examples, [10, 10, 10])
+
+
+def test_fewer_clients_than_groups_leave_the_others_over(tmp_path):
+  loaded = _load(tmp_path, _grouped_task(), partition="natural", num_clients=2)
+  assert len(loaded.clients) == 2
+  assert loaded.left_over == 30 - loaded.clients.num_examples.sum() > 0
+
+
+# --- Sequences ----------------------------------------------------------------------
+
+
+def _sequence_task(**changes) -> registry.Task:
+  """12 training and 4 test sequences of 3 steps, some without a last label."""
+
+  def load_data(data_dir, cache_dir):
+    del data_dir, cache_dir
+    draw = np.random.default_rng(1)
+    x = draw.integers(1, 5, (16, 3)).astype(np.int32)
+    y = draw.integers(0, 4, (16, 3)).astype(np.int32)
+    y[::2, 2] = -1
+    groups = np.arange(12, dtype=np.int32) % 4
+    return dataset.Dataset(x[:12], y[:12], x[12:], y[12:], 4, "", groups)
+
+  def build_keras_model(shape, num_classes):
+    layers = tf.keras.layers
+    return tf.keras.Sequential(
+      [layers.Input(shape), layers.Embedding(5, 2), layers.Dense(num_classes)]
+    )
+
+  row = _grouped_task(load_data=load_data, build_keras_model=build_keras_model)
+  return row._replace(make_model=registry.get("shakespeare_lstm").make_model, **changes)
+
+
+def test_sequences_are_loaded_with_their_loss_and_metric(tmp_path):
+  task = _sequence_task()
+  loaded = _load(tmp_path, task, partition="natural", num_clients=None)
+  data = task.load_data(None, "")
+  assert loaded.model.example_spec.y == tf.TensorSpec([3], tf.int32)
+  x, y = loaded.clients.examples(loaded.clients.ids[1], loaded.model.example_spec)
+  assert sorted(map(tuple, x)) == sorted(map(tuple, data.train_x[1::4]))
+  assert sorted(map(tuple, y)) == sorted(map(tuple, data.train_y[1::4]))
+  expected = [
+    np.bincount(labels[labels >= 0], minlength=4)
+    for labels in (data.train_y[i::4] for i in range(4))
+  ]
+  np.testing.assert_array_equal(loaded.class_counts, expected)
+  hits, counts = loaded.model.metrics["accuracy"](
+    tf.constant(data.test_y), tf.one_hot(tf.maximum(data.test_y, 0), 4)
+  )
+  np.testing.assert_array_equal(counts, [2, 3, 2, 3])
+  np.testing.assert_array_equal(hits, counts)
+
+
+def test_model_without_a_prediction_at_each_step_is_refused(tmp_path):
+  def only_last(shape, num_classes):
+    layers = tf.keras.layers
+    return tf.keras.Sequential([layers.Input(shape), layers.Dense(num_classes)])
+
+  task = _sequence_task(build_keras_model=only_last)
+  with pytest.raises(ValueError, match="for each class, at each of 3 steps"):
+    _load(tmp_path, task, partition="natural", num_clients=None)
+
+
 # --- What cannot be loaded ----------------------------------------------------------
 
 
@@ -252,6 +345,8 @@ def _with_labels(*labels):
     ({}, dict(partition="shards:shards_per_client=20"), "need 60 examples"),
     ({}, dict(num_clients=31), "31 clients"),
     ({}, dict(num_clients=0), "num_clients"),
+    ({}, dict(num_clients=None), "do not say from whom .* give the number of clients"),
+    ({}, dict(partition="natural"), "natural: these data do not say from whom"),
     ({}, dict(partition="irregular"), "irregular"),
     ({}, dict(partition="dirichlet:beta=-1"), "beta"),
   ],

@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Optional
+from typing import NamedTuple, Optional, Union
 
 import numpy as np
 import tensorflow as tf
 
 Weights = tuple  # of tf.Tensor or np.ndarray, in the order of `Model.weight_names`
+
+# What a metric gives: one number for each example, or totals and counts, see `Model`.
+MetricValue = Union[tf.Tensor, tuple[tf.Tensor, tf.Tensor]]
 
 
 class ExampleSpec(NamedTuple):
@@ -18,7 +21,8 @@ class ExampleSpec(NamedTuple):
 
   Attributes:
     x: Shape and dtype of the input, such as uint8 (28, 28, 1).
-    y: Shape and dtype of the label, such as int32 ().
+    y: Shape and dtype of the label, such as int32 (); int32 (T,) for a sequence with a
+      label at each step, -1 where there is none.
   """
 
   x: tf.TensorSpec
@@ -34,6 +38,25 @@ def accuracy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
   """1.0 where the largest logit is the label's: int (B,), float (B, C) -> (B,)."""
   predicted = tf.argmax(logits, axis=-1, output_type=labels.dtype)
   return tf.cast(tf.equal(predicted, labels), tf.float32)
+
+
+def sequence_cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+  """Cross-entropy in nats of each sequence, the mean over its steps that have a label.
+
+  Int labels (B, T), -1 where there is none, and logits (B, T, C) -> (B,); 0 for a
+  sequence without labels.
+  """
+  losses = sparse_cross_entropy(tf.maximum(labels, 0), logits)
+  is_labelled = tf.cast(labels >= 0, losses.dtype)
+  counts = tf.maximum(tf.reduce_sum(is_labelled, axis=-1), 1.0)
+  return tf.reduce_sum(losses * is_labelled, axis=-1) / counts
+
+
+def sequence_accuracy(labels: tf.Tensor, logits: tf.Tensor) -> MetricValue:
+  """Hits and labelled steps of each sequence: int (B, T), (B, T, C) -> (B,) and (B,)."""
+  # No logit is largest at -1, so a step without a label is no hit.
+  hits = tf.reduce_sum(accuracy(labels, logits), axis=-1)
+  return hits, tf.reduce_sum(tf.cast(labels >= 0, hits.dtype), axis=-1)
 
 
 class SoftTargets(NamedTuple):
@@ -70,7 +93,9 @@ class Model:
     predict: `(weights, x, training, seed) -> predictions`; `x` is a preprocessed batch
       (B, ...), `training` a Python bool, `seed` an int32 tensor of shape (2,).
     example_losses: `(y, predictions) -> (B,)`, the loss of each example.
-    metrics: Name to `(y, predictions) -> (B,)`; evaluation reports their means.
+    metrics: Name to `(y, predictions) -> (B,)`, whose mean over the examples evaluation
+      reports; or to `-> (totals (B,), counts (B,))`, where it reports the sum of all
+      totals over the sum of all counts, such as an accuracy over characters.
     preprocess: Stored batch -> float batch, applied after the batch is drawn.
     soft_targets: For algorithms that train on the model's own predictions; default:
       softmax and cross-entropy where `example_losses` is `sparse_cross_entropy`.
@@ -81,8 +106,8 @@ class Model:
   example_spec: ExampleSpec
   predict: Callable[..., tf.Tensor]
   example_losses: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] = sparse_cross_entropy
-  metrics: Mapping[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]] = dataclasses.field(
-    default_factory=lambda: OrderedDict(accuracy=accuracy)
+  metrics: Mapping[str, Callable[[tf.Tensor, tf.Tensor], MetricValue]] = (
+    dataclasses.field(default_factory=lambda: OrderedDict(accuracy=accuracy))
   )
   preprocess: Callable[[tf.Tensor], tf.Tensor] = scale_pictures
   soft_targets: Optional[SoftTargets] = None

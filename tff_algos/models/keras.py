@@ -29,7 +29,7 @@ def from_keras(
   example_spec: functional.ExampleSpec,
   *,
   loss: Callable[..., tf.Tensor] = functional.sparse_cross_entropy,
-  metrics: Optional[Mapping[str, Callable[..., tf.Tensor]]] = None,
+  metrics: Optional[Mapping[str, Callable[..., functional.MetricValue]]] = None,
   preprocess: Callable[[tf.Tensor], tf.Tensor] = functional.scale_pictures,
 ) -> functional.Model:
   """Makes a `Model` of a built Keras model that returns logits.
@@ -41,7 +41,7 @@ def from_keras(
     keras_model: A built model; its current weights are the initial weights.
     example_spec: Shape and dtype of one stored example.
     loss: `(y, predictions) -> (B,)`.
-    metrics: Name to `(y, predictions) -> (B,)`; default: accuracy.
+    metrics: Name to a metric as `Model` takes them; default: accuracy.
     preprocess: Stored batch -> float batch; default: uint8 pictures to 0..1.
 
   Raises:

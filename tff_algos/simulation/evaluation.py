@@ -20,6 +20,9 @@ def build_evaluation(
 ) -> Callable[[tuple], OrderedDict[str, float]]:
   """Makes a function from weights to the means of loss and metrics.
 
+  The loss is a mean over the examples; so are metrics, except those that give totals and
+  counts: sum over sum.
+
   Args:
     model: The model.
     x: Stored inputs (n, ...), n > 0.
@@ -44,23 +47,27 @@ def build_evaluation(
     values = {"loss": model.example_losses(batch_y, predictions)}
     for name, metric in model.metrics.items():
       values[name] = metric(batch_y, predictions)
+    return {name: total_and_count(value) for name, value in values.items()}
+
+  def total_and_count(value):
+    pair = value if isinstance(value, tuple) else (value, tf.ones_like(value))
     # A float32 sum of thousands of terms would lose the last digits of an accuracy.
-    return {k: tf.reduce_sum(tf.cast(v, tf.float64)) for k, v in values.items()}
+    return tf.stack([tf.reduce_sum(tf.cast(part, tf.float64)) for part in pair])
 
   def evaluate(weights: tuple) -> OrderedDict[str, float]:
     tensors = tuple(tf.constant(w) for w in weights)
 
-    def totals_from(start: int) -> dict[str, float]:
+    def totals_from(start: int) -> dict[str, np.ndarray]:
       stop = start + _BATCH
       parts = totals(tensors, x[start:stop], y[start:stop])
-      return {name: float(value) for name, value in parts.items()}
+      return {name: value.numpy() for name, value in parts.items()}
 
-    sums = dict.fromkeys(("loss", *model.metrics), 0.0)
+    sums = {name: np.zeros(2) for name in ("loss", *model.metrics)}
     # Operations may have one core each: batches use the others.
     with futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
       for part in pool.map(totals_from, range(0, len(y), _BATCH)):
         for name, value in part.items():
           sums[name] += value
-    return OrderedDict((name, value / len(y)) for name, value in sums.items())
+    return OrderedDict((name, float(t / n)) for name, (t, n) in sums.items())
 
   return evaluate
