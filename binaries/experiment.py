@@ -25,6 +25,7 @@ from binaries import runs
 from tasks import partitions
 from tasks import registry as tasks_registry
 from tff_algos.algorithms import registry as algorithms_registry
+from tff_algos.models.functional import Model
 from tff_algos.privacy import accounting
 from tff_algos.privacy.dp_sgd_step import DpSgd
 from tff_algos.runtimes import in_process, remote_workers, tunnel
@@ -37,6 +38,7 @@ from tff_algos.simulation import (
   records,
   traffic,
 )
+from tff_algos.simulation.client_state_store import ClientStateStore
 
 _CHECKPOINTS = "checkpoints"
 _PACKAGES = ("tensorflow", "tensorflow-federated", "tensorflow-datasets", "numpy")
@@ -127,7 +129,7 @@ class _Run(NamedTuple):
 
 
 @contextlib.contextmanager
-def _user_input() -> Iterator[None]:
+def user_input() -> Iterator[None]:
   """Turns the errors of checks into `InputError`; only wrapped around checks."""
   from tasks.datasets.dataset import DataMissingError
 
@@ -149,7 +151,7 @@ def make_config(algorithm: str, task: str, **given: Any) -> Config:
     InputError: A name is unknown or a value out of range.
   """
   given = {name: value for name, value in given.items() if value is not None}
-  with _user_input():
+  with user_input():
     row = tasks_registry.get(task)
     algorithms_registry.get(algorithm)
     for name in ("num_clients", "clients_per_round", "rounds", "threads"):
@@ -229,11 +231,11 @@ def run(config: Config, *, resume: bool = False) -> dict[str, Any]:
   """
   run_dir = os.path.expanduser(config.run_dir)
   config = dataclasses.replace(config, run_dir=run_dir)
-  _check_folder("run_dir", run_dir)
-  _check_folder("cache_dir", os.path.expanduser(config.cache_dir))
+  check_folder("run_dir", run_dir)
+  check_folder("cache_dir", os.path.expanduser(config.cache_dir))
   folder = os.path.join(run_dir, _CHECKPOINTS)
   if config.runtime == "in_process":
-    with _user_input():
+    with user_input():
       in_process.prepare(config.devices)
   goes_on = _check_run_dir(config, resume) and checkpoints.exists(folder)
   prepared = _prepare(config, folder)
@@ -258,7 +260,7 @@ def run(config: Config, *, resume: bool = False) -> dict[str, Any]:
     return _finish(prepared, result, runtime)
 
 
-def _check_folder(name: str, folder: str) -> None:
+def check_folder(name: str, folder: str) -> None:
   """Raises `InputError` if the folder neither is there nor can be made."""
   if not folder:
     raise InputError(f"{name} is empty: name a folder.")
@@ -305,7 +307,7 @@ def _check_run_dir(config: Config, resume: bool) -> bool:
 
 
 def _prepare(config: Config, checkpoint_folder: str) -> _Run:
-  with _user_input():
+  with user_input():
     task = tasks_registry.get(config.task)
     algorithm = algorithms_registry.get(config.algorithm)
     hparams = make_hparams(algorithm, task, config.hparams)
@@ -369,6 +371,57 @@ def make_hparams(
   return hparams_class(**{**defaults, **given})
 
 
+class RunWeights(NamedTuple):
+  """The global model of a run's newest checkpoint.
+
+  Attributes:
+    weights: Float32 arrays.
+    rounds: The number of rounds done.
+  """
+
+  weights: tuple
+  rounds: int
+
+
+def newest_weights(run_dir: str, task: str, model: Model) -> RunWeights:
+  """Reads the newest checkpoint of a run; a TFF context must be installed.
+
+  Args:
+    run_dir: The run's folder.
+    task: The name of the task that it must be of.
+    model: That task's model.
+
+  Raises:
+    InputError: The folder holds no such run, or no checkpoint.
+  """
+  with user_input():
+    try:
+      with open(os.path.join(run_dir, _CONFIG)) as f:
+        config = json.load(f)
+      flags, num_examples = config["flags"], config["data"]["examples"]
+      algorithm = algorithms_registry.get(flags["algorithm"])
+      hparams = algorithm.hparams_class()(**config["hparams"])
+    except (ValueError, KeyError, TypeError) as error:
+      raise InputError(
+        f"{run_dir} holds a {_CONFIG} that is not of train.py: give a run's folder."
+      ) from error
+    if flags["task"] != task:
+      raise InputError(
+        f"{run_dir} holds a run of the task {flags['task']}, not of {task}: name its "
+        "own task."
+      )
+    process = algorithm.build(
+      model, hparams, num_clients=flags["num_clients"], num_examples=num_examples
+    )
+    restored = checkpoints.restore(
+      os.path.join(run_dir, _CHECKPOINTS),
+      process.initialize(),
+      ClientStateStore(process.initialize_client()),
+    )
+  weights = process.get_model_weights(restored.state).trainable
+  return RunWeights(tuple(weights), restored.round_num)
+
+
 def _describe(prepared: _Run) -> dict[str, Any]:
   return {
     "flags": dataclasses.asdict(prepared.config),
@@ -382,10 +435,7 @@ def _describe(prepared: _Run) -> dict[str, Any]:
     },
     "num_weights": prepared.loaded.model.num_weights,
     "command": sys.argv,
-    "versions": {
-      "python": sys.version.split()[0],
-      **{package: importlib.metadata.version(package) for package in _PACKAGES},
-    },
+    "versions": versions(),
     "machine": machine(),
     "git_commit": git_commit(),
   }
@@ -403,6 +453,12 @@ def machine() -> dict[str, Any]:
     "gpus": len(tf.config.list_physical_devices("GPU")),
     "memory_gb": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9),
   }
+
+
+def versions() -> dict[str, str]:
+  """Of Python and of the packages that numbers depend on."""
+  packages = {name: importlib.metadata.version(name) for name in _PACKAGES}
+  return {"python": sys.version.split()[0], **packages}
 
 
 def git_commit() -> Optional[str]:

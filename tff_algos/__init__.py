@@ -75,7 +75,12 @@ _PUBLIC = {
   "ClientInput": "tff_algos.client_data",
   "write_clients": "tff_algos.client_data",
   # Privacy.
+  "InversionHparams": "tff_algos.privacy.gradient_inversion",
+  "build_inversion": "tff_algos.privacy.gradient_inversion",
   "epsilon": "tff_algos.privacy.accounting",
+  "psnr": "tff_algos.privacy.gradient_inversion",
+  "ssim": "tff_algos.privacy.gradient_inversion",
+  "upload_of": "tff_algos.privacy.gradient_inversion",
   # Running.
   "Settings": "tff_algos.simulation.loop",
   "TlsFiles": "tff_algos.runtimes.tunnel",

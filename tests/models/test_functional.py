@@ -100,6 +100,22 @@ def test_soft_cross_entropy_is_minus_the_mean_logarithm_under_the_targets(size):
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=4e-7 * size)
 
 
+def test_gradient_of_soft_cross_entropy_has_a_derivative_by_the_targets():
+  """The gradient by the logits is softmax(logits) - targets."""
+  logits, targets = tf.constant([[1.0, 2.0, 3.0]]), tf.constant([[0.2, 0.3, 0.5]])
+  with tf.GradientTape(persistent=True) as outer:
+    outer.watch(targets)
+    with tf.GradientTape() as inner:
+      inner.watch(logits)
+      loss = functional.soft_cross_entropy(targets, logits)
+    gradient = inner.gradient(loss, logits)
+  found = outer.jacobian(gradient, targets, experimental_use_pfor=False)
+  # The targets add up to 1, so what is the same for all of them does not count.
+  found = found[0, :, 0].numpy()
+  centred = np.eye(3) - 1 / 3
+  np.testing.assert_allclose(found @ centred, -centred, atol=1e-6)
+
+
 @pytest.mark.parametrize("size", [1.0, 100.0])
 def test_soft_cross_entropy_of_a_certain_class_is_the_sparse_one(size):
   logits, labels = tf.constant(_some_logits(size)), np.arange(40, dtype=np.int32) % 5

@@ -109,7 +109,9 @@ def make_pseudo_data(
       with tf.GradientTape() as tape:
         tape.watch(v)
         loss = tf.reduce_sum(model.example_losses(labels, predict(v)))
-      v = v + length * tf.sign(tape.gradient(loss, v))
+      # Who differentiates all this, such as a gradient inversion, need not go through
+      # the model: the sign's derivative is 0.
+      v = v + length * tf.stop_gradient(tf.sign(tape.gradient(loss, v)))
       if limits is not None:
         v = tf.clip_by_value(v, twice(limits.low[here]), twice(limits.high[here]))
     chunk = first // _CHUNK

@@ -1,0 +1,362 @@
+"""Attacks many pictures and algorithms by gradient inversion; writes their folder."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+import tensorflow as tf
+from matplotlib.figure import Figure
+
+from binaries import experiment
+from tasks import registry as tasks_registry
+from tff_algos.algorithms import registry as algorithms_registry
+from tff_algos.client_data import Examples
+from tff_algos.privacy import gradient_inversion
+from tff_algos.privacy.dp_sgd_step import DpSgd
+from tff_algos.privacy.gradient_inversion import InversionHparams, Inverted
+from tff_algos.runtimes import in_process
+from tff_algos.runtimes import runtime as runtimes
+from tff_algos.simulation import records, seeds
+
+_CONFIG, _ROWS = "config.json", "inversion.csv"
+_COLUMNS = ("algorithm", "example", "label", "psnr", "ssim", "objective", "seconds")
+
+
+class Request(NamedTuple):
+  """What the flags ask for.
+
+  Attributes:
+    task: A name of `tasks.registry`.
+    algorithms: Names of `algorithms.registry`.
+    num_examples: How many pictures.
+    seed: Of weights, pictures, noise and starts.
+    run: The folder of a run whose model is attacked; None: the initial weights.
+    data_dir: Where the data set is; None: where its loader looks by itself.
+    cache_dir: Where prepared client data are kept.
+    out: Where the results go.
+    hparams: Hyper-parameters that differ from the task's and the algorithms' defaults,
+      for the algorithms that have them.
+    search: How the attack searches.
+  """
+
+  task: str
+  algorithms: Sequence[str]
+  num_examples: int
+  seed: int
+  run: Optional[str]
+  data_dir: Optional[str]
+  cache_dir: str
+  out: str
+  hparams: Mapping[str, float]
+  search: InversionHparams
+
+
+class Victim(NamedTuple):
+  """An algorithm under attack.
+
+  Attributes:
+    hparams: Its hyper-parameters.
+    send: `(Examples, seed) -> Weights`, compiled: what a client uploads.
+    invert: The attack.
+  """
+
+  hparams: Any
+  send: Callable[..., tuple]
+  invert: Callable[..., Inverted]
+
+
+class Prepared(NamedTuple):
+  """Everything checked, and nothing written.
+
+  Attributes:
+    note: What to say beside the numbers, "" for nothing.
+    rounds: Of the attacked model's training.
+    examples: Places of the pictures in the test set.
+    x: The pictures, float32 (n, H, W, C) in 0..1.
+    y: Their labels, int32 (n,).
+    victims: By algorithm.
+  """
+
+  note: str
+  rounds: int
+  examples: np.ndarray
+  x: np.ndarray
+  y: np.ndarray
+  victims: dict[str, Victim]
+
+
+def prepare(request: Request) -> Prepared:
+  """Loads the task and makes the attacks; a TFF context must be installed.
+
+  Raises:
+    InputError: Something cannot be attacked; the message says what and why.
+  """
+  if not request.algorithms:
+    raise experiment.InputError("--algorithms is empty: name at least one.")
+  with experiment.user_input():
+    task = tasks_registry.get(request.task)
+    rows = [algorithms_registry.get(name) for name in request.algorithms]
+    all_hparams = [_hparams(row, task, request.hparams) for row in rows]
+    if request.seed < 0:
+      raise ValueError(f"seed must be >= 0; found {request.seed}.")
+    for name in request.hparams:
+      if not any(hasattr(h, name) for h in all_hparams):
+        raise ValueError(
+          f"None of the algorithms has a hyper-parameter {name}: leave it out."
+        )
+    loaded = tasks_registry.load(
+      task,
+      data_dir=request.data_dir,
+      cache_dir=os.path.expanduser(request.cache_dir),
+      partition=task.partition,
+      num_clients=task.num_clients,
+      partition_seed=0,
+      model_seed=request.seed,
+    )
+    if loaded.test_x.dtype != np.uint8:
+      raise ValueError(f"{request.task} is no task of pictures: choose another.")
+    if not 1 <= request.num_examples <= len(loaded.test_y):
+      raise ValueError(
+        f"num_examples must be in 1..{len(loaded.test_y)}, the examples of the test "
+        f"set; found {request.num_examples}."
+      )
+  model = loaded.model
+  weights, rounds = experiment.RunWeights(model.initial_weights, 0)
+  if request.run is not None:
+    weights, rounds = experiment.newest_weights(request.run, request.task, model)
+  # As all of them, so that more pictures are those of before and others.
+  order = seeds.generator(request.seed, "inverted pictures").permutation(
+    len(loaded.test_y)
+  )
+  examples = order[: request.num_examples]
+  x, y = model.preprocess(loaded.test_x[examples]).numpy(), loaded.test_y[examples]
+  spec = model.example_spec
+  as_float = tf.TensorSpec(spec.x.shape, tf.float32)
+  attacked = dataclasses.replace(model, example_spec=spec._replace(x=as_float))
+  population = dict(
+    num_clients=len(loaded.clients),
+    num_examples=int(loaded.clients.num_examples.sum()),
+  )
+
+  def upload_of(row, hparams):
+    process = row.build(attacked, hparams, **population)
+    state = process.initialize()
+    given = process.get_model_weights(state)._replace(trainable=list(weights))
+    state = process.set_model_weights(state, given)
+    upload = gradient_inversion.upload_of(
+      process, state.variables, process.initialize_client()
+    )
+    one = Examples(tf.TensorSpec([1, *spec.x.shape]), tf.TensorSpec([1], tf.int32))
+    seed = tf.TensorSpec([2], tf.int32)
+    return upload, tf.function(upload).get_concrete_function(one, seed)
+
+  victims = {}
+  with experiment.user_input():
+    for row, hparams in zip(rows, all_hparams):
+      upload, send = upload_of(row, hparams)
+      if isinstance(hparams, DpSgd):
+        upload, _ = upload_of(row, dataclasses.replace(hparams, noise_multiplier=0.0))
+      invert = gradient_inversion.build_inversion(upload, x.shape[1:], request.search)
+      victims[row.name] = Victim(hparams, send, invert)
+  return Prepared(loaded.note, rounds, examples, x, y, victims)
+
+
+def _hparams(row, task, given: Mapping[str, float]):
+  """The algorithm's, for one local step; of those given, the ones that it has."""
+  cls = row.hparams_class()
+  one_step = dict(epochs=1, batch_size=1)
+  known = {k: v for k, v in {**one_step, **given}.items() if hasattr(cls, k)}
+  return experiment.make_hparams(row, task, known)
+
+
+def describe(request: Request, prepared: Prepared) -> dict[str, Any]:
+  """What config.json holds; results of other `settings` or `hparams` are other ones."""
+  return {
+    "settings": {
+      "task": request.task,
+      "seed": request.seed,
+      "run": request.run,
+      "rounds": prepared.rounds,
+      **dataclasses.asdict(request.search),
+    },
+    "hparams": {k: dataclasses.asdict(v.hparams) for k, v in prepared.victims.items()},
+    "note": prepared.note,
+    "command": sys.argv,
+    "versions": experiment.versions(),
+    "git_commit": experiment.git_commit(),
+  }
+
+
+def read_done(out: str, config: dict[str, Any]) -> list[dict[str, str]]:
+  """The rows of results that the folder holds, of these settings; [] in a new one.
+
+  The hyper-parameters of algorithms which stand in its config.json alone are added to
+  `config`.
+
+  Raises:
+    InputError: It holds something else.
+  """
+  path = os.path.join(out, _CONFIG)
+  if not os.path.exists(path):
+    if os.path.isdir(out) and os.listdir(out):
+      raise experiment.InputError(
+        f"{out} is not empty and holds no results of this program: choose another --out."
+      )
+    return []
+  try:
+    with open(path) as f:
+      old = json.load(f)
+    settings, hparams = dict(old["settings"]), dict(old["hparams"])
+    rows = []
+    if os.path.exists(os.path.join(out, _ROWS)):
+      with open(os.path.join(out, _ROWS), newline="") as f:
+        rows = list(csv.DictReader(f))
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    raise experiment.InputError(
+      f"{out} holds a {_CONFIG} that is not of this program: choose another --out."
+    ) from error
+  pairs = [("", settings, config["settings"])]
+  pairs += [(f"{k}'s ", hparams.get(k, v), v) for k, v in config["hparams"].items()]
+  for whose, before, now in pairs:
+    for name in now:
+      if before.get(name) != now[name]:
+        raise experiment.InputError(
+          f"{out} holds results with {whose}{name}={before.get(name)!r}, not "
+          f"{now[name]!r}: choose another --out."
+        )
+  config["hparams"] = {**hparams, **config["hparams"]}
+  return rows
+
+
+def picture_path(out: str, what: str, example: int) -> str:
+  """Where the picture is that an algorithm gave away, or the "original"."""
+  return os.path.join(out, f"{what}_{example:06d}.npy")
+
+
+def attack(request: Request, prepared: Prepared, rows: list[dict[str, str]]) -> None:
+  """Attacks what is not done, and writes each result as it comes."""
+  done = {(row["algorithm"], int(row["example"])) for row in rows}
+  todo = [
+    (name, place)
+    for place in range(len(prepared.examples))
+    for name in prepared.victims
+    if (name, prepared.examples[place]) not in done
+  ]
+  if done:
+    print(f"{len(done)} results are there already, {len(todo)} are to be made")
+  for count, (name, place) in enumerate(todo, start=1):
+    example, y = int(prepared.examples[place]), prepared.y[place : place + 1]
+    original, victim = prepared.x[place], prepared.victims[name]
+    seed = tf.constant(seeds.client_seed(request.seed, 0, example))
+    start = time.monotonic()
+    sent = victim.send(Examples(tf.constant(original[None]), tf.constant(y)), seed)
+    found = victim.invert(sent, y[0], seed)
+    row = dict(
+      algorithm=name,
+      example=example,
+      label=int(y[0]),
+      psnr=gradient_inversion.psnr(found.picture, original),
+      ssim=gradient_inversion.ssim(found.picture, original),
+      objective=found.objective,
+      seconds=time.monotonic() - start,
+    )
+    np.save(picture_path(request.out, "original", example), original)
+    np.save(picture_path(request.out, name, example), found.picture)
+    rows.append({k: str(v) for k, v in row.items()})
+    _write_rows(request.out, rows)
+    print(
+      f"{count}/{len(todo)} {name}, picture {example}: PSNR {row['psnr']:.2f} dB, SSIM "
+      f"{row['ssim']:.3f}, {row['seconds']:.1f} s",
+      flush=True,
+    )
+
+
+def _write_rows(out: str, rows: Sequence[Mapping[str, str]]) -> None:
+  path = os.path.join(out, _ROWS)
+  with open(path + ".unfinished", "w", newline="") as f:
+    writer = csv.DictWriter(f, _COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+  os.replace(path + ".unfinished", path)
+
+
+def table(rows: Sequence[Mapping[str, str]], algorithms: Sequence[str]) -> str:
+  """The means of each algorithm's pictures as a Markdown table."""
+  lines = [
+    "| algorithm | pictures | mean PSNR (dB) | mean SSIM | median seconds |",
+    "|---|---|---|---|---|",
+  ]
+  for name in algorithms:
+    own = [row for row in rows if row["algorithm"] == name]
+    psnr, ssim, seconds = (
+      [float(row[column]) for row in own] for column in ("psnr", "ssim", "seconds")
+    )
+    lines.append(
+      f"| {name} | {len(own)} | {statistics.fmean(psnr):.2f} | "
+      f"{statistics.fmean(ssim):.3f} | {statistics.median(seconds):.1f} |"
+    )
+  return "\n".join(lines)
+
+
+def draw(
+  out: str, rows: Sequence[Mapping[str, str]], algorithms: Sequence[str], title: str
+) -> None:
+  """Draws grid.png: the originals, then a row for each algorithm with its PSNR."""
+  examples = list(dict.fromkeys(int(row["example"]) for row in rows))
+  psnr = {(row["algorithm"], int(row["example"])): float(row["psnr"]) for row in rows}
+  lines = ["original", *algorithms]
+  size = (1.2 + 1.35 * len(examples), 0.5 + 1.6 * len(lines))
+  figure = Figure(figsize=size, layout="constrained")
+  grid = figure.subplots(len(lines), len(examples), squeeze=False)
+  for line, axes_of_line in zip(lines, grid):
+    for example, axes in zip(examples, axes_of_line):
+      picture = np.load(picture_path(out, line, example))
+      pixels = picture[:, :, 0] if picture.shape[2] == 1 else picture
+      axes.imshow(pixels, cmap="gray", vmin=0, vmax=1)
+      axes.set(xticks=[], yticks=[])
+      if line != "original":
+        axes.set_xlabel(f"{psnr[line, example]:.1f} dB", fontsize=9)
+    axes_of_line[0].set_ylabel(line, fontsize=10)
+  figure.suptitle(title, fontsize=10)
+  figure.savefig(os.path.join(out, "grid.png"), dpi=150)
+
+
+def run(request: Request) -> None:
+  """Attacks, and writes the folder.
+
+  Raises:
+    InputError: The request cannot be fulfilled; nothing was written.
+  """
+  experiment.check_folder("out", request.out)
+  experiment.check_folder("cache_dir", os.path.expanduser(request.cache_dir))
+  in_process.prepare()
+  with runtimes.create_runtime("in_process"):
+    prepared = prepare(request)
+  config = describe(request, prepared)
+  rows = read_done(request.out, config)
+  os.makedirs(request.out, exist_ok=True)
+  records.write_json(os.path.join(request.out, _CONFIG), config)
+  attack(request, prepared, rows)
+  wanted = set(prepared.examples)
+  shown = [row for row in rows if int(row["example"]) in wanted]
+  note = f" ({prepared.note})" if prepared.note else ""
+  search, names = request.search, list(prepared.victims)
+  what = (
+    f"{request.task}{note}, the model after {prepared.rounds} rounds: "
+    f"{search.iterations:,} iterations, {search.distance}, TV weight "
+    f"{search.tv_weight:g}, seed {request.seed}"
+  )
+  text = table(shown, names)
+  with open(os.path.join(request.out, "inversion.md"), "w") as f:
+    f.write(f"Pictures recovered from one local step on one picture; {what}.\n\n{text}\n")
+  draw(request.out, shown, names, what.replace(": ", "\n", 1))
+  print(f"{text}\nresults in {request.out}")

@@ -1,0 +1,131 @@
+"""`binaries/gradient_inversion.py`: its files, going on with them, and bad input."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from binaries import experiment, inversion
+from tff_algos.privacy import gradient_inversion
+
+
+def _request(tmp_path, **changes):
+  request = inversion.Request(
+    task="digits_cnn",
+    algorithms=["fedavg", "fedavg_dpsgd"],
+    num_examples=1,
+    seed=0,
+    run=None,
+    data_dir=None,
+    cache_dir=str(tmp_path / "cache"),
+    out=str(tmp_path / "out"),
+    hparams={"noise_multiplier": 0.01},
+    search=gradient_inversion.InversionHparams(iterations=2),
+  )
+  return request._replace(**changes)
+
+
+def _rows(folder):
+  with open(folder / "inversion.csv", newline="") as f:
+    return list(csv.DictReader(f))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+  """A run, then more of it: (folder, rows of the first, rows of both)."""
+  folder = tmp_path_factory.mktemp("inversion")
+  inversion.run(_request(folder, algorithms=["fedavg"], hparams={}))
+  first = _rows(folder / "out")
+  inversion.run(_request(folder, num_examples=2))
+  return folder, first, _rows(folder / "out")
+
+
+def test_run_leaves_its_files_and_goes_on_with_them(finished):
+  folder, first, rows = finished
+  # What was there is not made again: the seconds are the same.
+  assert rows[: len(first)] == first and len(first) == 1
+  examples = list(dict.fromkeys(int(row["example"]) for row in rows))
+  assert {(r["algorithm"], int(r["example"])) for r in rows} == {
+    (name, example) for name in ("fedavg", "fedavg_dpsgd") for example in examples
+  }
+  assert len(rows) == 4
+  pictures = {
+    f"{what}_{example:06d}.npy"
+    for what in ("original", "fedavg", "fedavg_dpsgd")
+    for example in examples
+  }
+  assert {path.name for path in (folder / "out").iterdir()} == {
+    *("config.json", "grid.png", "inversion.csv", "inversion.md"),
+    *pictures,
+  }
+  config = json.loads((folder / "out/config.json").read_text())
+  assert config["settings"]["iterations"] == 2
+  assert config["hparams"]["fedavg"]["batch_size"] == 1
+  assert config["hparams"]["fedavg_dpsgd"]["noise_multiplier"] == 0.01
+
+
+def test_numbers_are_those_of_the_pictures(finished):
+  folder, _, rows = finished
+  out = str(folder / "out")
+  for row in rows:
+    original, found = (
+      np.load(inversion.picture_path(out, what, int(row["example"])))
+      for what in ("original", row["algorithm"])
+    )
+    assert original.shape == (8, 8, 1) and original.max() == 1
+    assert float(row["psnr"]) == gradient_inversion.psnr(found, original)
+    assert float(row["ssim"]) == gradient_inversion.ssim(found, original)
+  means = [
+    np.mean([float(r["psnr"]) for r in rows if r["algorithm"] == name])
+    for name in ("fedavg", "fedavg_dpsgd")
+  ]
+  text = (folder / "out/inversion.md").read_text()
+  for name, mean in zip(("fedavg", "fedavg_dpsgd"), means):
+    assert f"| {name} | 2 | {mean:.2f} |" in text
+
+
+def test_other_settings_are_refused_in_the_folder_of_results(finished):
+  folder, _, rows = finished
+  search = gradient_inversion.InversionHparams(iterations=3)
+  with pytest.raises(experiment.InputError, match="iterations=2, not 3"):
+    inversion.run(_request(folder, search=search))
+  assert _rows(folder / "out") == rows
+
+
+@pytest.mark.parametrize(
+  "wrong, said",
+  [
+    (dict(algorithms=["fedag"]), "did you mean 'fedavg'"),
+    (dict(algorithms=["twafl"], hparams={}), "the same parts in every round"),
+    (dict(algorithms=["fedavg"]), "None of the algorithms has .* noise_multiplier"),
+    (dict(num_examples=1000), r"num_examples must be in 1\.\.360"),
+    (dict(run="no/run"), "no/run"),
+  ],
+)
+def test_what_cannot_be_attacked_is_refused_and_nothing_is_written(tmp_path, wrong, said):
+  with pytest.raises(experiment.InputError, match=said):
+    inversion.run(_request(tmp_path, **wrong))
+  assert not (tmp_path / "out").exists()
+
+
+def test_program_says_what_is_wrong_in_one_sentence(tmp_path):
+  out = tmp_path / "out"
+  flags = [f"--out={out}", "--distance=l1"]
+  # Importing TensorFlow sets it in this process; the program is to be silent by itself.
+  env = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+  done = subprocess.run(
+    [sys.executable, "binaries/gradient_inversion.py", *flags],
+    capture_output=True,
+    text=True,
+    timeout=300,
+    env=env,
+  )
+  assert done.returncode == 2 and not done.stdout
+  assert "distance must be one of l2, cosine" in done.stderr
+  assert len(done.stderr.strip().split("\n")) == 1 and not out.exists()
