@@ -22,9 +22,7 @@ if __name__ == "__main__":  # Before what a broken environment fails to import.
 
 import contextlib
 import datetime
-import importlib.metadata
 import json
-import platform
 import signal
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,7 +32,6 @@ from absl import flags
 from binaries import command_line, frameworks, measurements, workloads
 from tff_algos.algorithms import registry
 
-_PACKAGES = ("tensorflow", "tensorflow-federated", "numpy")
 _PORTS_ARE_OPEN = (
   "local_worker and tff: TFF's worker listens on a port of every network interface, "
   "without a password, until the benchmark ends"
@@ -73,10 +70,7 @@ def _machine() -> dict[str, Any]:
   given = (_WORKLOAD, _FRAMEWORK, _ALGORITHM)
   return {
     **experiment.machine(),
-    "versions": {
-      "python": platform.python_version(),
-      **{package: importlib.metadata.version(package) for package in _PACKAGES},
-    },
+    "versions": experiment.versions(),
     "git_commit": experiment.git_commit(),
     "command": [
       "binaries/benchmark.py",

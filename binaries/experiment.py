@@ -396,14 +396,14 @@ def newest_weights(run_dir: str, task: str, model: Model) -> RunWeights:
   """
   with user_input():
     try:
-      with open(os.path.join(run_dir, _CONFIG)) as f:
+      with open(os.path.join(run_dir, runs.CONFIG)) as f:
         config = json.load(f)
       flags, num_examples = config["flags"], config["data"]["examples"]
       algorithm = algorithms_registry.get(flags["algorithm"])
       hparams = algorithm.hparams_class()(**config["hparams"])
     except (ValueError, KeyError, TypeError) as error:
       raise InputError(
-        f"{run_dir} holds a {_CONFIG} that is not of train.py: give a run's folder."
+        f"{run_dir} holds a {runs.CONFIG} that is not of train.py: give a run's folder."
       ) from error
     if flags["task"] != task:
       raise InputError(
