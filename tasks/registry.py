@@ -207,6 +207,44 @@ def _covid_ct_row(name: str, words: str, build: Callable[..., Any]) -> Task:
   )
 
 
+def _fed_gg(name: str, description: str, load_data: Any, build: Any) -> Task:
+  """The settings of FedGG, section 4.1 [paper]."""
+  return Task(
+    name,
+    f"{description}, Dirichlet(0.1).",
+    load_data,
+    build,
+    partition="dirichlet:beta=0.1,min_size=10",
+    num_clients=10,
+    clients_per_round=10,
+    rounds=100,
+    hparams=_local(epochs=5, batch_size=64, learning_rate=0.01, momentum=0.9),
+  )
+
+
+def _fed_agg(
+  name: str,
+  description: str,
+  load_data: Any,
+  build: Any,
+  rounds: int = 100,
+  batch_size: int = 32,
+  learning_rate: float = 0.1,
+) -> Task:
+  """The settings of FedAgg, section VII-A [paper]; the defaults are CIFAR-10's."""
+  return Task(
+    name,
+    f"{description}, IID.",
+    load_data,
+    build,
+    partition="iid",
+    num_clients=100,
+    clients_per_round=20,
+    rounds=rounds,
+    hparams=_local(epochs=3, batch_size=batch_size, learning_rate=learning_rate),
+  )
+
+
 _ROWS = (
   Task(
     "digits_cnn",
@@ -220,16 +258,13 @@ _ROWS = (
     hparams=_local(epochs=5, batch_size=10, learning_rate=0.05),
     target_accuracy=0.9,
   ),
-  Task(
+  _fed_agg(
     "mnist_linear",
-    "MNIST, softmax regression (7,850 weights), IID.",
+    "MNIST, softmax regression (7,850 weights)",
     _tfds("mnist"),
     _model("mlp", "softmax_regression"),
-    partition="iid",
-    num_clients=100,
-    clients_per_round=20,
     rounds=30,
-    hparams=_local(epochs=3, batch_size=32, learning_rate=0.01),
+    learning_rate=0.01,
   ),
   Task(
     "mnist_2nn",
@@ -297,15 +332,139 @@ _ROWS = (
     ),
   ),
   Task(
+    "emnist_digits_one_class",
+    "EMNIST digits, CNN of FedReg (228,010 weights), 10,000 clients of one class.",
+    _tfds("emnist/digits"),
+    _model("cnn", "fed_reg"),
+    partition="shards:shards_per_client=1",
+    num_clients=10_000,
+    clients_per_round=20,
+    rounds=500,
+    hparams=dict(
+      _local(epochs=20, batch_size=24, learning_rate=0.2), client_weighting="uniform"
+    ),
+  ),
+  _fed_gg(
+    "svhn_mlp",
+    "SVHN, a hidden layer of 512 (1,578,506 weights)",
+    _tfds("svhn_cropped"),
+    _model("mlp", "one_hidden_layer"),
+  ),
+  _fed_gg(
     "cifar10_lenet",
-    "CIFAR-10 (TFDS or a folder of pictures), LeNet (62,006 weights), Dirichlet(0.1).",
+    "CIFAR-10 (TFDS or a folder of pictures), LeNet (62,006 weights)",
     _cifar10,
     _model("cnn", "lenet"),
-    partition="dirichlet:beta=0.1,min_size=10",
-    num_clients=10,
-    clients_per_round=10,
+  ),
+  _fed_gg(
+    "cifar100_vgg16",
+    "CIFAR-100, VGG-16 for small pictures (14,774,436 weights)",
+    _tfds("cifar100"),
+    _model("vgg", "vgg16"),
+  ),
+  _fed_agg(
+    "emnist_letters_lenet5",
+    "EMNIST letters, LeNet-5 (121,742 weights)",
+    _tfds("emnist/letters"),
+    _model("cnn", "lenet5"),
+    rounds=50,
+    batch_size=64,
+  ),
+  _fed_agg(
+    "cifar100_vgg11",
+    "CIFAR-100, VGG-11 for small pictures (9,277,284 weights)",
+    _tfds("cifar100"),
+    _model("vgg", "vgg11"),
+    rounds=500,
+    batch_size=64,
+    learning_rate=0.01,
+  ),
+  _fed_agg(
+    "cifar10_cnn3",
+    "CIFAR-10, CNN of FedAgg (586,250 weights)",
+    _cifar10,
+    _model("cnn", "cnn3"),
+  ),
+  _fed_agg(
+    "cifar10_lenet5",
+    "CIFAR-10, LeNet-5 of FedAgg (121,182 weights)",
+    _cifar10,
+    _model("cnn", "lenet5"),
+  ),
+  _fed_agg(
+    "cifar10_alexnet",
+    "CIFAR-10, AlexNet for small pictures (2,472,266 weights)",
+    _cifar10,
+    _model("cnn", "alexnet"),
+  ),
+  _fed_agg(
+    "cifar10_vgg11",
+    "CIFAR-10, VGG-11 for small pictures (9,231,114 weights)",
+    _cifar10,
+    _model("vgg", "vgg11"),
+  ),
+  _fed_agg(
+    "cifar10_resnet18",
+    "CIFAR-10, ResNet-18 for small pictures (11,173,962 weights)",
+    _cifar10,
+    _model("resnet", "resnet18"),
+  ),
+  _fed_agg(
+    "cifar10_googlenet",
+    "CIFAR-10, GoogLeNet for small pictures (6,166,250 weights)",
+    _cifar10,
+    _model("googlenet", "googlenet"),
+  ),
+  _fed_agg(
+    "cifar10_densenet",
+    "CIFAR-10, DenseNet for small pictures (1,000,618 weights)",
+    _cifar10,
+    _model("densenet", "densenet"),
+  ),
+  Task(
+    "cifar10_uniform_resnet9",
+    "CIFAR-10, ResNet-9 with Fixup (6,568,673 weights), 10,000 clients of 5, IID.",
+    _cifar10,
+    _model("resnet", "resnet9"),
+    partition="iid",
+    num_clients=10_000,
+    clients_per_round=100,
+    rounds=240,
+    hparams=_local(epochs=30, batch_size=5, learning_rate=0.05),
+  ),
+  Task(
+    "cifar10_one_class_resnet9",
+    "CIFAR-10, ResNet-9 with Fixup (6,568,673 weights), 10,000 clients of one class.",
+    _cifar10,
+    _model("resnet", "resnet9"),
+    partition="shards:shards_per_client=1",
+    num_clients=10_000,
+    clients_per_round=100,
+    rounds=240,
+    hparams=_local(epochs=20, batch_size=5, learning_rate=0.05),
+  ),
+  Task(
+    "cifar100_resnet9",
+    "CIFAR-100, ResNet-9 with Fixup (6,614,843 weights), 50,000 clients of one picture.",
+    _tfds("cifar100"),
+    _model("resnet", "resnet9"),
+    partition="iid",
+    num_clients=50_000,
+    clients_per_round=100,
+    rounds=1200,
+    hparams=_local(epochs=10, batch_size=1, learning_rate=0.05),
+  ),
+  Task(
+    "cifar100_vit",
+    "CIFAR-100, the pretrained ViT of $TFF_ALGOS_VIT_WEIGHTS, 50,000 clients of one "
+    "picture.",
+    _tfds("cifar100"),
+    _model("vit", "pretrained"),
+    partition="iid",
+    num_clients=50_000,
+    clients_per_round=500,
     rounds=100,
-    hparams=_local(epochs=5, batch_size=64, learning_rate=0.01, momentum=0.9),
+    hparams=_local(epochs=5, batch_size=1, learning_rate=0.1),
   ),
   Task(
     "shakespeare_lstm",
