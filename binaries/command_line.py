@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from absl import app, flags, logging
 
 from tff_algos import preflight
+from tff_algos.algorithms import registry
 
 
 class UsageError(Exception):
@@ -41,6 +43,54 @@ def fail(error: Exception, status: int = 2) -> NoReturn:
     traceback.print_exception(type(error), error, error.__traceback__)
   print(error, file=sys.stderr)
   sys.exit(status)
+
+
+def parse_hparams(
+  words: Sequence[str], algorithms: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+  """Hyper-parameters of several algorithms, for each by name.
+
+  Args:
+    words: name=value, for all algorithms that have it, or algorithm:name=value.
+    algorithms: Names of `registry`.
+
+  Raises:
+    UsageError: A word cannot be read, or is of none of the algorithms.
+  """
+  given: dict[str, dict[str, Any]] = {name: {} for name in algorithms}
+  for word in words:
+    key, equals, text = word.partition("=")
+    owner, colon, hparam = key.rpartition(":")
+    taken = False
+    for name in [owner] if colon else algorithms:
+      fields = {} if name not in given else _fields(name)
+      if equals and hparam in fields:
+        given[name][hparam] = _value(word, fields[hparam], text)
+        taken = True
+    if not taken:
+      raise UsageError(
+        f"--hparams: {word!r} is no name=value or algorithm:name=value of a "
+        f"hyper-parameter of {', '.join(algorithms)}: correct it."
+      )
+  return given
+
+
+def _fields(algorithm: str) -> dict[str, dataclasses.Field]:
+  hparams = registry.get(algorithm).hparams_class()
+  return {field.name: field for field in dataclasses.fields(hparams)}
+
+
+def _value(word: str, field: dataclasses.Field, text: str) -> Any:
+  if text == "inf" and field.metadata["optional"]:
+    return None
+  try:
+    kind: Callable[[str], Any] = type(field.default)
+    return kind(text)
+  except ValueError:
+    raise UsageError(
+      f"--hparams: {text!r} in {word!r} is not {type(field.default).__name__}: "
+      "correct it."
+    ) from None
 
 
 def start(

@@ -22,9 +22,9 @@ from typing import Any, NamedTuple, Optional
 import tqdm
 
 from binaries import runs
-from tasks import partitions
 from tasks import registry as tasks_registry
 from tff_algos.algorithms import registry as algorithms_registry
+from tff_algos.diagnostics import heterogeneity
 from tff_algos.models.functional import Model
 from tff_algos.privacy import accounting
 from tff_algos.privacy.dp_sgd_step import DpSgd
@@ -118,8 +118,16 @@ class Config:
   worker_authority: Optional[str] = None
 
 
-class _Run(NamedTuple):
-  """A run whose every setting has been checked; nothing is on disk yet."""
+class Prepared(NamedTuple):
+  """A run whose every setting has been checked; nothing is on disk yet.
+
+  Attributes:
+    config: The settings.
+    loaded: The task's model and data.
+    hparams: The algorithm's hyper-parameters.
+    process: The algorithm's process.
+    settings: What the loop takes.
+  """
 
   config: Config
   loaded: tasks_registry.LoadedTask
@@ -214,12 +222,27 @@ def _tls_files(config: Config) -> Optional[tunnel.TlsFiles]:
   return tunnel.TlsFiles(*(str(path) for path in given.values()))
 
 
-def run(config: Config, *, resume: bool = False) -> dict[str, Any]:
+Watcher = Callable[[loop.RoundStart], None]
+
+
+def _watch_nothing(prepared: Prepared) -> Watcher:
+  del prepared
+  return lambda start: None
+
+
+def run(
+  config: Config,
+  *,
+  resume: bool = False,
+  watch: Callable[[Prepared], Watcher] = _watch_nothing,
+) -> dict[str, Any]:
   """Runs an experiment and writes its folder.
 
   Args:
     config: The settings.
     resume: Whether to go on with the run that `config.run_dir` holds, if it holds one.
+    watch: Makes what is called before each round. It may refuse by a ValueError, before
+      anything is written.
 
   Returns:
     What summary.json holds.
@@ -239,6 +262,8 @@ def run(config: Config, *, resume: bool = False) -> dict[str, Any]:
       in_process.prepare(config.devices)
   goes_on = _check_run_dir(config, resume) and checkpoints.exists(folder)
   prepared = _prepare(config, folder)
+  with user_input():
+    watcher = watch(prepared)
   os.makedirs(run_dir, exist_ok=True)
   records.write_json(os.path.join(run_dir, runs.CONFIG), _describe(prepared))
   with runtimes.create_runtime(
@@ -250,13 +275,13 @@ def run(config: Config, *, resume: bool = False) -> dict[str, Any]:
     tls=_tls_files(config),
   ) as runtime:
     _print_header(prepared, runtime)
-    partitions.draw(
+    heterogeneity.draw_heat_map(
       prepared.loaded.class_counts,
       os.path.join(run_dir, runs.PARTITION),
       f"{config.task}: {config.partition}",
       "labels" if prepared.loaded.test_y.ndim > 1 else "examples",
     )
-    result = _train(prepared, goes_on)
+    result = _train(prepared, goes_on, watcher)
     return _finish(prepared, result, runtime)
 
 
@@ -306,7 +331,7 @@ def _check_run_dir(config: Config, resume: bool) -> bool:
   return True
 
 
-def _prepare(config: Config, checkpoint_folder: str) -> _Run:
+def _prepare(config: Config, checkpoint_folder: str) -> Prepared:
   with user_input():
     task = tasks_registry.get(config.task)
     algorithm = algorithms_registry.get(config.algorithm)
@@ -337,7 +362,7 @@ def _prepare(config: Config, checkpoint_folder: str) -> _Run:
       num_clients=len(loaded.clients),
       num_examples=int(loaded.clients.num_examples.sum()),
     )
-  return _Run(config, loaded, hparams, process, settings)
+  return Prepared(config, loaded, hparams, process, settings)
 
 
 def _check_cohort(config: Config, num_clients: int) -> None:
@@ -398,7 +423,7 @@ def newest_weights(run_dir: str, task: str, model: Model) -> RunWeights:
     try:
       with open(os.path.join(run_dir, runs.CONFIG)) as f:
         config = json.load(f)
-      flags, num_examples = config["flags"], config["data"]["examples"]
+      flags = config["flags"]
       algorithm = algorithms_registry.get(flags["algorithm"])
       hparams = algorithm.hparams_class()(**config["hparams"])
     except (ValueError, KeyError, TypeError) as error:
@@ -411,7 +436,10 @@ def newest_weights(run_dir: str, task: str, model: Model) -> RunWeights:
         "own task."
       )
     process = algorithm.build(
-      model, hparams, num_clients=flags["num_clients"], num_examples=num_examples
+      model,
+      hparams,
+      num_clients=config["data"]["clients"],
+      num_examples=config["data"]["examples"],
     )
     restored = checkpoints.restore(
       os.path.join(run_dir, _CHECKPOINTS),
@@ -422,7 +450,7 @@ def newest_weights(run_dir: str, task: str, model: Model) -> RunWeights:
   return RunWeights(tuple(weights), restored.round_num)
 
 
-def _describe(prepared: _Run) -> dict[str, Any]:
+def _describe(prepared: Prepared) -> dict[str, Any]:
   return {
     "flags": dataclasses.asdict(prepared.config),
     "hparams": dataclasses.asdict(prepared.hparams),
@@ -434,6 +462,13 @@ def _describe(prepared: _Run) -> dict[str, Any]:
       "test_examples": len(prepared.loaded.test_y),
     },
     "num_weights": prepared.loaded.model.num_weights,
+    **provenance(),
+  }
+
+
+def provenance() -> dict[str, Any]:
+  """What made a folder of results: the command, versions and the source's commit."""
+  return {
     "command": sys.argv,
     "versions": versions(),
     "machine": machine(),
@@ -479,7 +514,7 @@ def git_commit() -> Optional[str]:
   return commit + ("+changes" if changed else "")
 
 
-def _print_header(prepared: _Run, runtime: runtimes.Runtime) -> None:
+def _print_header(prepared: Prepared, runtime: runtimes.Runtime) -> None:
   config, loaded = prepared.config, prepared.loaded
   note = f" ({loaded.note})" if loaded.note else ""
   print(
@@ -494,7 +529,7 @@ def _print_header(prepared: _Run, runtime: runtimes.Runtime) -> None:
   print(f"results in {config.run_dir}")
 
 
-def _train(prepared: _Run, resume: bool) -> loop.Result:
+def _train(prepared: Prepared, resume: bool, watcher: Watcher) -> loop.Result:
   evaluate = evaluation.build_evaluation(
     prepared.loaded.model, prepared.loaded.test_x, prepared.loaded.test_y
   )
@@ -532,6 +567,7 @@ def _train(prepared: _Run, resume: bool) -> loop.Result:
         evaluate=evaluate,
         resume=resume,
         on_start=on_start,
+        before_round=watcher,
         on_round=on_round,
         should_stop=should_stop,
       )
@@ -599,7 +635,7 @@ def _stopping_on_signal() -> Iterator[Callable[[], bool]]:
 
 
 def _finish(
-  prepared: _Run, result: loop.Result, runtime: runtimes.Runtime
+  prepared: Prepared, result: loop.Result, runtime: runtimes.Runtime
 ) -> dict[str, Any]:
   config = prepared.config
   summary = records.summarize(
@@ -625,7 +661,7 @@ def _finish(
   return summary
 
 
-def _privacy(prepared: _Run, rounds: int) -> dict[str, Any]:
+def _privacy(prepared: Prepared, rounds: int) -> dict[str, Any]:
   """What holds for the examples of the client that took part most often."""
   hparams, settings = prepared.hparams, prepared.settings
   most = cohorts.most_participations(

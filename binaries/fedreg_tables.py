@@ -29,6 +29,7 @@ from binaries.tables import (
   Item,
   Panel,
   PaperNumber,
+  Program,
   Row,
   Table,
   number,
@@ -258,6 +259,69 @@ def _pseudo_steps() -> Figure:
   )
 
 
+def _forgetting() -> Program:
+  def call(task: str, rounds: int = 500, **more: Any) -> dict[str, Any]:
+    return {"task": task, "rounds": rounds, "resume": True, **more}
+
+  return Program(
+    "FedReg, Figures 1, 2 and C.1: forgetting, and the Fisher information of pseudo data",
+    "forgetting.py",
+    {
+      "mnist_two_class": call("mnist_two_class", fisher=True),
+      "mnist_one_class": call("mnist_one_class"),
+      "emnist_digits": call("emnist_digits_one_class"),
+      "mnist_iid": call("mnist_two_class", partition="iid", num_clients=2000),
+      "emnist_iid": call("emnist_digits_one_class", partition="iid"),
+    },
+    folder_flag="run_dir",
+    scaled_flag="rounds",
+  )
+
+
+def _recovered_pictures() -> Program:
+  algorithms = "fedavg,fedavg_dpsgd,fedreg_mg"
+  digits = {"distance": "l2", "tv": 1e-8, "noise_multiplier": 0.01, "pseudo_step": 0.03}
+  return Program(
+    "FedReg, Figures C.3 and C.4: pictures recovered from an upload",
+    "gradient_inversion.py",
+    {
+      "emnist_digits": {
+        "task": "emnist_digits_one_class",
+        "algorithms": algorithms,
+        "iterations": 32_000,
+        **digits,
+      },
+      # The paper has no such row.
+      "mnist": {
+        "task": "mnist_two_class",
+        "algorithms": algorithms,
+        "iterations": 2000,
+        "num_examples": 8,
+        **digits,
+      },
+      "cifar10": {
+        "task": "cifar10_uniform_resnet9",
+        "algorithms": algorithms,
+        "iterations": 32_000,
+        "distance": "cosine",
+        "tv": 1e-6,
+        "noise_multiplier": 0.05,
+        "pseudo_step": 0.001,
+      },
+      "covid_ct": {
+        "task": "covid_ct_cnn10",
+        "algorithms": algorithms,
+        "iterations": 32_000,
+        "distance": "l2",
+        "tv": 1e-8,
+        "noise_multiplier": 0.001,
+        "pseudo_step": 1e-6,
+      },
+    },
+    done="inversion.md",
+  )
+
+
 def build() -> tuple[dict[str, Item], dict[str, Item]]:
   """The paper's tables and its figures, by their numbers."""
   tables: dict[str, Item] = {
@@ -269,7 +333,9 @@ def build() -> tuple[dict[str, Item], dict[str, Item]]:
     "C.2": _time(),
   }
   figures: dict[str, Item] = {
+    "1": _forgetting(),
     "C.2": _pseudo_steps(),
+    "C.3": _recovered_pictures(),
   }
   return tables, figures
 

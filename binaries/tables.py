@@ -149,14 +149,18 @@ class Program(NamedTuple):
 
   Attributes:
     title: What it shows.
-    program: A file of binaries/, which itself goes on with what it has begun.
-    calls: The folder of each call's results to its flags but for --out.
+    program: A file of binaries/.
+    calls: The folder of each call's results to its flags but for that of the folder.
+    done: The file that it writes last.
+    folder_flag: The flag that names the folder.
     scaled_flag: The flag that `--rounds_scale` multiplies, "" for none.
   """
 
   title: str
   program: str
   calls: Mapping[str, Mapping[str, Any]]
+  done: str = "table.md"
+  folder_flag: str = "out"
   scaled_flag: str = ""
 
 
@@ -182,7 +186,10 @@ def run_calls(item: Program, key: str, settings: Settings) -> list[str]:
   """Runs the other program; the names of the calls that failed."""
   failed = []
   for name, options in item.calls.items():
-    options = {**options, "out": os.path.join(settings.out, key, name)}
+    folder = os.path.join(settings.out, key, name)
+    if os.path.exists(os.path.join(folder, item.done)):
+      continue
+    options = {**options, item.folder_flag: folder}
     if item.scaled_flag:
       rounds = scaled(options[item.scaled_flag], settings.rounds_scale)
       options[item.scaled_flag] = rounds

@@ -27,7 +27,6 @@ import dataclasses
 import difflib
 import inspect
 import math
-import os
 import zlib
 from typing import Any, Callable, NamedTuple, Optional
 
@@ -572,147 +571,6 @@ def class_counts(
   return counts.reshape(num_clients, num_classes).astype(np.int64, copy=False)
 
 
-def mean_wasserstein_distance(counts: np.ndarray) -> float:
-  """Measures how far the clients' label distributions are from the global one.
-
-  The mean over clients, each counted once, of the 1-D Wasserstein distance over class
-  indices between the client's label distribution and that of all clients together: 0
-  if all are alike, at most num_classes - 1.
-
-  Source: FedAgg, section VII-A3, names the distance but its formula is lost in our
-  text; class indices as positions and the unweighted mean are a convention.
-
-  Args:
-    counts: >= 0, shape [clients, classes], see `class_counts`.
-
-  Returns:
-    The mean distance, in class indices.
-
-  Raises:
-    ValueError: counts are not a matrix, or a client holds nothing.
-  """
-  # Here, as every training process imports this module and few measure the distance.
-  from scipy import stats
-
-  counts = _check_counts("mean_wasserstein_distance", counts)
-  total = counts.sum(axis=0)
-  classes = np.arange(counts.shape[1])
-  distances = [stats.wasserstein_distance(classes, classes, row, total) for row in counts]
-  return float(np.mean(distances))
-
-
-# More clients than this are drawn as means of neighbours: columns of the picture would
-# be narrower than its pixels.
-_MAX_COLUMNS = 200
-# Up to this many clients and classes every one is named on its axis, and the numbers
-# are written in.
-_MAX_NAMED_CLIENTS, _MAX_NAMED_CLASSES = 20, 26
-
-
-def draw(
-  counts: np.ndarray,
-  path: str | os.PathLike[str],
-  title: str,
-  counted: str = "examples",
-) -> None:
-  """Writes a heat map, client x class, with the clients' sizes above it.
-
-  Up to 200 clients are drawn one by one in their own order, coloured by number of
-  examples. More are sorted by their most and second most frequent class, then by size;
-  each column is the mean of neighbours, and coloured by the classes' shares of a
-  client, since a few large clients would leave the others white.
-
-  Args:
-    counts: >= 0, shape [clients, classes], see `class_counts`.
-    path: where to write; the ending chooses the format (.png, .pdf, .svg). The folder
-      must exist.
-    title: one line above the picture.
-    counted: what is counted, in words.
-
-  Raises:
-    ValueError: counts are not a matrix, or a client holds nothing.
-  """
-  # Here, as every training process imports this module and few draw. `Figure` instead
-  # of pyplot: no global state, no display.
-  from matplotlib import figure, ticker
-
-  counts = _check_counts("draw", counts)
-  num_clients, num_classes = counts.shape
-  sizes = counts.sum(axis=1)
-  if num_clients <= _MAX_COLUMNS:
-    order = np.arange(num_clients)
-    cells, cell_label = counts, counted
-    client_label = "client"
-  else:
-    frequent = np.argsort(-counts, axis=1, kind="stable")[:, :2]
-    order = np.lexsort((-sizes, frequent[:, -1], frequent[:, 0]))
-    cells, cell_label = counts / sizes[:, np.newaxis], "mean share of a client"
-    client_label = (
-      f"clients by most frequent classes, then size, "
-      f"{math.ceil(num_clients / _MAX_COLUMNS)} per column"
-    )
-  groups = np.array_split(order, min(num_clients, _MAX_COLUMNS))
-  columns = np.array([cells[group].mean(axis=0) for group in groups])
-  edges = np.cumsum([0] + [len(group) for group in groups]) - 0.5
-
-  map_height = float(np.clip(0.25 * num_classes, 2.5, 6))
-  fig = figure.Figure(
-    figsize=(float(np.clip(3.5 + 0.5 * num_clients, 7.5, 12)), 2.5 + map_height),
-    layout="constrained",
-  )
-  grid = fig.add_gridspec(2, 1, height_ratios=(1, map_height))
-  size_axes = fig.add_subplot(grid[0])
-  map_axes = fig.add_subplot(grid[1], sharex=size_axes)
-  size_axes.tick_params(labelbottom=False)
-  if sizes.min() == sizes.max():
-    size_text = f"{sizes[0]:,} {counted} each"
-  else:
-    size_text = (
-      f"{sizes.min():,} to {sizes.max():,} {counted} (median {np.median(sizes):,.0f})"
-    )
-  fig.suptitle(
-    f"{title}\n{num_clients:,} client{'s' * (num_clients > 1)}, {size_text}, "
-    f"mean Wasserstein distance {mean_wasserstein_distance(counts):.2f}",
-    fontsize="medium",
-  )
-
-  size_axes.stairs(
-    sizes[order], np.arange(num_clients + 1) - 0.5, fill=True, color="tab:gray"
-  )
-  # On a linear scale long-tailed sizes show as a few spikes.
-  if sizes.max() > 50 * sizes.min():
-    size_axes.set_yscale("log")
-    size_axes.set_ylim(bottom=0.8 * sizes.min())
-  size_axes.set_ylabel(counted)
-  size_axes.spines[["top", "right"]].set_visible(False)
-
-  mesh = map_axes.pcolormesh(
-    edges, np.arange(num_classes + 1) - 0.5, columns.T, cmap="Blues", vmin=0
-  )
-  map_axes.set_xlim(-0.5, num_clients - 0.5)
-  map_axes.set_xlabel(client_label)
-  map_axes.set_ylabel("class")
-  few_clients = num_clients <= _MAX_NAMED_CLIENTS
-  few_classes = num_classes <= _MAX_NAMED_CLASSES
-  for axis, few in ((map_axes.xaxis, few_clients), (map_axes.yaxis, few_classes)):
-    axis.set_major_locator(
-      ticker.MultipleLocator(1) if few else ticker.MaxNLocator(integer=True)
-    )
-  if few_clients and few_classes:
-    for i, j in np.argwhere(counts):
-      map_axes.text(
-        i,
-        j,
-        str(counts[i, j]),
-        ha="center",
-        va="center",
-        fontsize="x-small",
-        color="white" if counts[i, j] > 0.6 * counts.max() else "black",
-      )
-  fig.colorbar(mesh, ax=map_axes, label=cell_label)
-  fig.savefig(path, dpi=120)
-
-
 def _rng(name: str, seed: int) -> np.random.Generator:
   """A generator of its own for each split, so that equal seeds share no draws."""
   _check_at_least(name, "seed", seed, 0)
@@ -762,17 +620,6 @@ def _check_beta(name: str, beta: float) -> None:
       f"{name}: beta must be from {low:g} to {high:g} but is {beta}: give a small "
       "value such as 0.1 for unequal clients, a large one for equal clients."
     )
-
-
-def _check_counts(name: str, counts: np.ndarray) -> np.ndarray:
-  counts = np.asarray(counts)
-  if counts.ndim != 2 or not counts.size or (counts.sum(axis=1) <= 0).any():
-    raise ValueError(
-      f"{name}: counts must have shape [clients, classes] and every client an example, "
-      f"but the shape is {counts.shape} or a row is empty: give what class_counts "
-      "returns."
-    )
-  return counts
 
 
 def _classes(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -566,11 +566,7 @@ def load(
   from tff_algos.models import functional, keras
 
   data = dataset_lib.check(task.load_data(data_dir, cache_dir))
-  if num_clients is None:
-    num_clients = _count_groups(data)
-  split = partitions.partition(
-    partition, data.train_y, num_clients, partition_seed, groups=data.train_groups
-  )
+  split = split_over_clients(data, partition, num_clients, partition_seed)
   spec = functional.ExampleSpec(
     x=tf.TensorSpec(data.train_x.shape[1:], data.train_x.dtype),
     y=tf.TensorSpec(data.train_y.shape[1:], tf.int32),
@@ -587,6 +583,17 @@ def load(
     class_counts=partitions.class_counts(split, data.train_y, data.num_classes),
     left_over=len(split.left_over),
     note=data.note,
+  )
+
+
+def split_over_clients(
+  data: Dataset, partition: str, num_clients: Optional[int], seed: int
+) -> partitions.Partition:
+  """Splits the training examples; arguments and errors as of `load`."""
+  if num_clients is None:
+    num_clients = _count_groups(data)
+  return partitions.partition(
+    partition, data.train_y, num_clients, seed, groups=data.train_groups
   )
 
 

@@ -81,7 +81,17 @@ _PUBLIC = {
   "psnr": "tff_algos.privacy.gradient_inversion",
   "ssim": "tff_algos.privacy.gradient_inversion",
   "upload_of": "tff_algos.privacy.gradient_inversion",
+  # Diagnostics.
+  "Forgetting": "tff_algos.diagnostics.forgetting",
+  "build_fisher": "tff_algos.diagnostics.fisher",
+  "build_forgetting": "tff_algos.diagnostics.forgetting",
+  "build_local_models": "tff_algos.diagnostics.forgetting",
+  "build_pseudo_fisher": "tff_algos.diagnostics.fisher",
+  "draw_columns": "tff_algos.diagnostics.heterogeneity",
+  "draw_heat_map": "tff_algos.diagnostics.heterogeneity",
+  "mean_wasserstein_distance": "tff_algos.diagnostics.heterogeneity",
   # Running.
+  "RoundStart": "tff_algos.simulation.loop",
   "Settings": "tff_algos.simulation.loop",
   "TlsFiles": "tff_algos.runtimes.tunnel",
   "build_evaluation": "tff_algos.simulation.evaluation",

@@ -105,6 +105,20 @@ def _settings(rounds: int, **options) -> loop.Settings:
   return loop.Settings(rounds=rounds, clients_per_round=3, seed=8, **options)
 
 
+def test_before_each_round_comes_what_it_starts_from(notes, federation):
+  starts = []
+
+  def before_round(start):
+    assert len(notes.rounds) == start.rounds_done  # Not yet done.
+    starts.append(start)
+
+  loop.run(notes, federation.clients, _settings(5), before_round=before_round)
+  assert [start.rounds_done for start in starts] == [0, 1, 2, 3, 4]
+  assert [start.state for start in starts] == [0, 1, 2, 3, 4]
+  for start, given in zip(starts, notes.rounds):
+    assert list(zip(start.client_states, start.client_inputs)) == given
+
+
 def test_each_round_has_the_cohort_of_its_seed(notes, federation):
   clients = federation.clients
   result = loop.run(notes, clients, _settings(7))

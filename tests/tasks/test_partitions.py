@@ -6,16 +6,13 @@ docstring names), never from what the code returned.
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from matplotlib import figure, image
 
 from tasks import partitions
+from tff_algos.diagnostics import heterogeneity
 
 _laws = settings(max_examples=50, deadline=None)
 
@@ -747,7 +744,7 @@ def test_groups_are_no_parameter_of_the_command_line():
     partitions.parse("natural:groups=3")
 
 
-# Counting, measuring, drawing.
+# Counting and measuring.
 
 
 def _by_hand(*clients):
@@ -786,106 +783,13 @@ def test_class_counts_sum_to_what_is_held(labelled, seed):
   np.testing.assert_array_equal(counts.sum(axis=1), _sizes(split))
 
 
-@pytest.mark.parametrize(
-  ("counts", "expected"),
-  [
-    ([[3, 3, 3], [5, 5, 5]], 0.0),
-    # Half of the mass moves by one class.
-    ([[7, 0], [0, 7]], 0.5),
-    # Half of the mass moves by two classes.
-    ([[4, 0, 0], [0, 0, 4]], 1.0),
-    # Global (3/4, 1/4): the clients are 1/4 and 3/4 away, each client counts once.
-    ([[3, 0], [0, 1]], 0.5),
-    ([[2, 1, 0]], 0.0),
-  ],
-)
-def test_mean_wasserstein_distance_by_hand(counts, expected):
-  distance = partitions.mean_wasserstein_distance(np.array(counts))
-  assert isinstance(distance, float)
-  assert distance == pytest.approx(expected, abs=1e-12)
-
-
 def test_wasserstein_distance_orders_the_splits(mnist):
   def distance(spec):
     split = partitions.partition(spec, mnist, 100, 0)
     counts = partitions.class_counts(split, mnist, 10)
-    return partitions.mean_wasserstein_distance(counts)
+    return heterogeneity.mean_wasserstein_distance(counts)
 
   # One class per client and uniform classes: |i - j| of two uniform digits has mean
   # (10^2 - 1) / 30 = 3.3, and none is further away.
   iid, mild, strong = map(distance, ("iid", "dirichlet:beta=1", "dirichlet:beta=0.1"))
   assert 0 < iid < 0.3 < mild < strong < 3.5
-
-
-@pytest.mark.parametrize("counts", [np.zeros((2, 3)), np.ones(3), [[1, 2], [0, 0]]])
-def test_measures_refuse_empty_clients(counts, tmp_path):
-  with pytest.raises(ValueError, match="every client an example"):
-    partitions.mean_wasserstein_distance(counts)
-  with pytest.raises(ValueError, match="every client an example"):
-    partitions.draw(counts, tmp_path / "x.png", "")
-
-
-@pytest.fixture(name="drawn")
-def _drawn(monkeypatch):
-  """The figures that are saved during a test."""
-  figures = []
-  save = figure.Figure.savefig
-
-  def savefig(self, *args, **kwargs):
-    figures.append(self)
-    return save(self, *args, **kwargs)
-
-  monkeypatch.setattr(figure.Figure, "savefig", savefig)
-  return figures
-
-
-@pytest.mark.parametrize("num_clients", [1, 5, 100, 200])
-def test_draw_shows_every_client(num_clients, mnist, drawn, tmp_path):
-  split = partitions.dirichlet(mnist, num_clients, seed=0, beta=0.5)
-  counts = partitions.class_counts(split, mnist, 10)
-  partitions.draw(counts, tmp_path / "a.png", "What it is")
-  pixels = image.imread(tmp_path / "a.png")
-  assert 500 < pixels.shape[1] < 2000 and pixels.std() > 0.05
-  (fig,) = drawn
-  size_axes, map_axes, bar_axes = fig.axes
-  np.testing.assert_array_equal(
-    np.reshape(map_axes.collections[0].get_array(), (10, num_clients)), counts.T
-  )
-  np.testing.assert_array_equal(
-    size_axes.patches[0].get_data().values, counts.sum(axis=1)
-  )
-  assert "What it is" in fig.get_suptitle()
-  assert map_axes.get_xlabel() == "client" and map_axes.get_ylabel() == "class"
-  assert bar_axes.get_ylabel() == "examples"
-  written = [text.get_text() for text in map_axes.texts]
-  expected = counts[counts > 0] if num_clients <= 20 else []
-  assert written == [str(count) for count in expected]
-
-
-def test_draw_groups_thousands_of_clients(mnist, drawn, tmp_path):
-  split = partitions.power_law(mnist, 5000, seed=0)
-  counts = partitions.class_counts(split, mnist, 10)
-  partitions.draw(counts, tmp_path / "a.png", "")
-  (fig,) = drawn
-  size_axes, map_axes, _ = fig.axes
-  columns = np.reshape(map_axes.collections[0].get_array(), (10, 200))
-  # Means of shares; one class each, so that all columns but those with a border, at
-  # most 9, are a single class.
-  np.testing.assert_allclose(columns.sum(axis=0), 1)
-  assert np.count_nonzero(columns.max(axis=0) == 1) >= 191
-  heights = size_axes.patches[0].get_data().values
-  np.testing.assert_array_equal(np.sort(heights), np.sort(counts.sum(axis=1)))
-
-
-def test_import_and_drawing_load_no_framework_and_no_global_plot(tmp_path):
-  program = (
-    "import sys, numpy as np\n"
-    "from tasks import partitions\n"
-    "assert 'matplotlib' not in sys.modules and 'scipy' not in sys.modules\n"
-    "partitions.draw(np.eye(3, dtype=int), sys.argv[1], 'x')\n"
-    "for name in ('tensorflow', 'matplotlib.pyplot'):\n"
-    "  assert name not in sys.modules, name\n"
-  )
-  command = [sys.executable, "-c", program, str(tmp_path / "a.png")]
-  subprocess.run(command, check=True)
-  assert (tmp_path / "a.png").stat().st_size > 1000

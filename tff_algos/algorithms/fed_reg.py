@@ -13,6 +13,7 @@ from typing import Optional
 import tensorflow as tf
 
 from tff_algos.algorithms import fed_avg
+from tff_algos.client_data import Examples
 from tff_algos.client_work import gradients, local_training, pseudo_data, tree_math
 from tff_algos.client_work.model_update import model_update
 from tff_algos.hyper_parameters import PlainSgd, hparam
@@ -107,6 +108,30 @@ def regularize(drift: Weights, pseudo: Weights, perturbed: Weights):
   return w_s, tf.maximum(along, 0.0)
 
 
+def pseudo_data_of(
+  model: Model, start: Weights, examples: Examples, seed: tf.Tensor, h: FedRegHparams
+) -> pseudo_data.PseudoData:
+  """The pseudo and perturbed data that a client makes in a round.
+
+  They stay within the range of the example's mini-batch in the first epoch [convention].
+  """
+  limits = None
+  if h.clip_range == "batch":
+    order = local_training.batch_order(seed, tf.shape(examples.y)[0], h.epochs)[0]
+    x = model.preprocess(examples.x)
+    limits = pseudo_data.range_of_batches(x, order, h.batch_size)
+  return pseudo_data.make_pseudo_data(
+    model,
+    start,
+    examples,
+    seed,
+    pseudo_step=h.pseudo_step,
+    perturbed_step=h.pseudo_step * h.perturbation_ratio,
+    num_steps=h.pseudo_steps,
+    limits=limits,
+  )
+
+
 def build_fed_reg(
   model: Model,
   hparams: FedRegHparams = FedRegHparams(),
@@ -159,25 +184,10 @@ def _build(model, hparams, model_aggregator, *, modified_gradient) -> StatefulPr
 
     return gradients.mean_gradient(losses_at, weights)[0]
 
-  def limits(examples, seed, h):
-    """The range of each example's mini-batch in the first epoch [convention]."""
-    order = local_training.batch_order(seed, tf.shape(examples.y)[0], h.epochs)[0]
-    x = model.preprocess(examples.x)
-    return pseudo_data.range_of_batches(x, order, h.batch_size)
-
   def client_update(received, client_state, examples, seed, h):
     start = tuple(received["model"])
     if h.pseudo_steps:
-      data = pseudo_data.make_pseudo_data(
-        model,
-        start,
-        examples,
-        seed,
-        pseudo_step=h.pseudo_step,
-        perturbed_step=h.pseudo_step * h.perturbation_ratio,
-        num_steps=h.pseudo_steps,
-        limits=limits(examples, seed, h) if h.clip_range == "batch" else None,
-      )
+      data = pseudo_data_of(model, start, examples, seed, h)
 
     def between(share, weights):
       return tuple(x + share * (w - x) for w, x in zip(weights, start))

@@ -31,6 +31,12 @@ def build_evaluation(
   Returns:
     `weights -> {"loss": nats, "accuracy": 0..1, ...}`, the model in inference mode.
   """
+  means = build_means(model)
+  return lambda weights: means(weights, x, y)
+
+
+def build_means(model: Model) -> Callable[..., OrderedDict[str, float]]:
+  """`build_evaluation` of any examples: makes a function of `(weights, x, y)`."""
   specs = tuple(tf.TensorSpec(w.shape, tf.float32) for w in model.initial_weights)
   x_spec, y_spec = model.example_spec
 
@@ -54,7 +60,7 @@ def build_evaluation(
     # A float32 sum of thousands of terms would lose the last digits of an accuracy.
     return tf.stack([tf.reduce_sum(tf.cast(part, tf.float64)) for part in pair])
 
-  def evaluate(weights: tuple) -> OrderedDict[str, float]:
+  def means(weights: tuple, x: np.ndarray, y: np.ndarray) -> OrderedDict[str, float]:
     tensors = tuple(tf.constant(w) for w in weights)
 
     def totals_from(start: int) -> dict[str, np.ndarray]:
@@ -70,4 +76,4 @@ def build_evaluation(
           sums[name] += value
     return OrderedDict((name, float(t / n)) for name, (t, n) in sums.items())
 
-  return evaluate
+  return means

@@ -48,6 +48,22 @@ class Settings:
         raise ValueError(f"{name} must not be negative; found {getattr(self, name)}.")
 
 
+class RoundStart(NamedTuple):
+  """What a round is a pure function of, besides the clients' data.
+
+  Attributes:
+    rounds_done: The rounds before it.
+    state: The server's state.
+    client_states: The states of its clients.
+    client_inputs: What they are handed.
+  """
+
+  rounds_done: int
+  state: Any
+  client_states: list[Any]
+  client_inputs: list[ClientInput]
+
+
 class Result(NamedTuple):
   """What a run leaves behind.
 
@@ -70,6 +86,7 @@ def run(
   evaluate: Optional[Callable[[tuple], Mapping[str, float]]] = None,
   resume: bool = False,
   on_start: Callable[[list[Record]], None] = lambda records: None,
+  before_round: Callable[[RoundStart], None] = lambda start: None,
   on_round: Callable[[Record], None] = lambda record: None,
   should_stop: Callable[[], bool] = lambda: False,
 ) -> Result:
@@ -85,6 +102,7 @@ def run(
     evaluate: Weights to test metrics; their names get the prefix `test_`.
     resume: Whether to go on from the newest checkpoint.
     on_start: Called once with the records of the rounds done before.
+    before_round: Called with what each round starts from; its time is not the round's.
     on_round: Called with the record of each round.
     should_stop: Asked after each round; a stopped run has a checkpoint.
 
@@ -112,16 +130,14 @@ def run(
   no_bytes = dict.fromkeys(traffic.record_columns(process), 0)
   while len(records) < settings.rounds:
     round_num = len(records)
-    start = time.perf_counter()
     cohort = cohorts.uniform_cohort(
       len(clients), settings.clients_per_round, settings.seed, round_num
     )
+    inputs = [_client_input(clients, p, settings.seed, round_num) for p in cohort]
+    before_round(RoundStart(round_num, state, store.get(cohort), inputs))
+    start = time.perf_counter()
     next_fn = process.next_of(round_num)
-    output = next_fn(
-      state,
-      store.get(cohort),
-      [_client_input(clients, place, settings.seed, round_num) for place in cohort],
-    )
+    output = next_fn(state, store.get(cohort), inputs)
     state = output.state
     store.put(cohort, output.client_states)
     train_seconds = time.perf_counter() - start

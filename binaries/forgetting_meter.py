@@ -1,0 +1,171 @@
+"""Measures forgetting before the rounds of a run, for forgetting.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
+from typing import Any, Optional
+
+from binaries import experiment
+from binaries.forgetting_records import (
+  FISHER,
+  FORGETTING,
+  ROUNDS_BACK,
+  FisherRow,
+  Row,
+  RowFile,
+)
+from tasks import registry as tasks_registry
+from tff_algos.algorithms import registry
+from tff_algos.diagnostics import fisher as fisher_lib
+from tff_algos.diagnostics import forgetting
+from tff_algos.hyper_parameters import PlainSgd
+from tff_algos.simulation import cohorts, loop, records
+
+_SETTINGS = "forgetting.json"
+
+
+class Meter:
+  """Measures before the rounds of the driver's run."""
+
+  def __init__(
+    self,
+    prepared: experiment.Prepared,
+    algorithms: Sequence[str],
+    given: Mapping[str, Mapping[str, Any]],
+    fisher: bool,
+  ):
+    """Builds everything, and writes nothing yet.
+
+    Args:
+      prepared: The driver's run.
+      algorithms: What is measured.
+      given: Hyper-parameters of each algorithm that differ from the task's.
+      fisher: Whether to correlate the Fisher information of FedReg's pseudo data.
+
+    Raises:
+      ValueError: An algorithm cannot be measured, or the folder holds a run with other
+        settings.
+    """
+    self._prepared, self._started = prepared, False
+    self._model, self._clients = prepared.loaded.model, prepared.loaded.clients
+    hparams = {name: self._hparams_of(name, given) for name in algorithms}
+    run_dir = prepared.config.run_dir
+    described = {name: dataclasses.asdict(h) for name, h in hparams.items()}
+    self._settings = {"algorithms": described, "fisher": fisher}
+    self._check_settings(os.path.join(run_dir, _SETTINGS))
+    self._local_models = {name: self._build(name, h) for name, h in hparams.items()}
+    self._measure = forgetting.build_forgetting(self._model)
+    self._rows = RowFile(os.path.join(run_dir, FORGETTING), Row)
+    self._fisher_rows = RowFile(os.path.join(run_dir, FISHER), FisherRow)
+    self._correlate: Optional[Callable[..., float]] = None
+    if fisher:
+      of_data = fisher_lib.build_fisher(self._model)
+      of_pseudo_data = fisher_lib.build_pseudo_fisher(
+        self._model, self._hparams_of("fedreg", given)
+      )
+
+      def correlate(start, client_input, paths):
+        weights, pseudo = of_pseudo_data(start, client_input)
+        return fisher_lib.correlation(pseudo, of_data(weights, paths))
+
+      self._correlate = correlate
+
+  def _hparams_of(self, name: str, given: Mapping[str, Any]) -> Any:
+    task = tasks_registry.get(self._prepared.config.task)
+    return experiment.make_hparams(registry.get(name), task, given[name])
+
+  def _build(self, name: str, hparams: Any):
+    config = self._prepared.config
+    if not isinstance(hparams, PlainSgd):
+      raise ValueError(f"{name} has no local models that could forget: leave it out.")
+    if name == config.algorithm:
+      process = self._prepared.process
+    else:
+      process = registry.get(name).build(
+        self._model,
+        hparams,
+        num_clients=len(self._clients),
+        num_examples=int(self._clients.num_examples.sum()),
+      )
+      state_type = process.initialize.type_signature.result.member
+      if not process.is_stateless or len(state_type.variables.extra):
+        raise ValueError(
+          f"{name} keeps something from round to round, which it would not have in a "
+          f"run of {config.algorithm}: leave it out, or measure it by itself with "
+          f"--driver={name} --algorithms={name}."
+        )
+    try:
+      return forgetting.build_local_models(self._model, process)
+    except ValueError as error:
+      raise ValueError(f"{name}: {error}") from error
+
+  def _check_settings(self, path: str) -> None:
+    if os.path.exists(path):
+      with open(path) as f:
+        if json.load(f) != self._settings:
+          raise ValueError(
+            f"{path} is of a run with other algorithms or hyper-parameters: resume it "
+            "with those, or choose another --run_dir."
+          )
+
+  def __call__(self, start: loop.RoundStart) -> None:
+    """Measures, if it is this round's turn."""
+    config = self._prepared.config
+    this = start.rounds_done + 1
+    if not self._started:
+      self._started = True
+      records.write_json(os.path.join(config.run_dir, _SETTINGS), self._settings)
+      self._rows.cut(start.rounds_done)
+      if self._correlate is not None:
+        self._fisher_rows.cut(start.rounds_done)
+    if this < 2 or (this % config.eval_every and this < config.rounds):
+      return
+    self._rows.add(self._forgetting_rows(this, start))
+    if self._correlate is not None:
+      self._fisher_rows.add(self._correlation_rows(this, start, self._correlate))
+
+  def _cohort(self, this: int) -> list[str]:
+    """The clients of a round, counted from 1."""
+    settings = self._prepared.settings
+    places = cohorts.uniform_cohort(
+      len(self._clients), settings.clients_per_round, settings.seed, this - 1
+    )
+    return [self._clients.ids[place] for place in places]
+
+  def _forgetting_rows(self, this: int, start: loop.RoundStart) -> list[Row]:
+    before = self._cohort(this - 1)
+    spec = self._model.example_spec
+    examples = [self._clients.examples(client, spec) for client in before]
+    rows = []
+    for name, local_models in self._local_models.items():
+      if name == self._prepared.config.algorithm:
+        trained = local_models(
+          start.state.variables, start.client_states, start.client_inputs
+        )
+      else:
+        trained = local_models(
+          start.state.variables._replace(extra=()),
+          [()] * len(start.client_inputs),
+          start.client_inputs,
+        )
+      found = self._measure(start.state.variables.model, trained, examples)
+      rows += [Row(this, name, *values) for values in zip(before, *found)]
+    return rows
+
+  def _correlation_rows(
+    self, this: int, start: loop.RoundStart, correlate: Callable[..., float]
+  ) -> list[FisherRow]:
+    rounds = range(max(1, this - ROUNDS_BACK), this)
+    clients = sorted({client for t in rounds for client in self._cohort(t)})
+    paths = [self._clients.path(client) for client in clients]
+    model = start.state.variables.model
+    with futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+      found = pool.map(
+        lambda client_input: correlate(model, client_input, paths),
+        start.client_inputs,
+      )
+      return [FisherRow(this, *pair) for pair in zip(self._cohort(this), found)]

@@ -1,0 +1,46 @@
+"""`binaries/heterogeneity.py`: its table, its folder, and bad input."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+
+
+def _run(out, *flags):
+  command = [
+    *(sys.executable, "binaries/heterogeneity.py", "--task=digits_cnn", f"--out={out}"),
+    *("--num_clients=5", *flags),
+  ]
+  return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+def test_program_writes_table_and_pictures(tmp_path):
+  out = tmp_path / "new" / "out"
+  done = _run(out, "--partitions=iid; dirichlet:beta=0.1;iid")
+  assert done.returncode == 0, done.stderr
+  assert {path.name for path in out.iterdir()} == {
+    *("config.json", "table.csv", "table.md", "iid.png", "iid_columns.png"),
+    *("dirichlet_beta_0.1.png", "dirichlet_beta_0.1_columns.png"),
+  }
+  lines = done.stdout.rstrip().split("\n")
+  assert len({line.count("|") for line in lines}) == 1 and len(lines) == 4
+  assert done.stdout == (out / "table.md").read_text()
+  with open(out / "table.csv", newline="") as f:
+    iid, dirichlet = csv.DictReader(f)
+  assert int(iid["max_size"]) - int(iid["min_size"]) <= 1
+  assert float(iid["wasserstein_distance"]) < float(dirichlet["wasserstein_distance"])
+  config = json.loads((out / "config.json").read_text())
+  assert config["flags"]["partitions"] == ["iid", "dirichlet:beta=0.1"]
+  assert config["command"] and config["versions"]
+
+  again = _run(out)
+  assert again.returncode == 2 and "is not empty" in again.stderr
+
+
+def test_bad_split_gets_one_sentence_and_nothing_is_written(tmp_path):
+  done = _run(tmp_path / "out", "--partitions=iid;shard")
+  assert done.returncode == 2
+  assert "shards" in done.stderr and len(done.stderr.strip().split("\n")) == 1
+  assert not list(tmp_path.iterdir())

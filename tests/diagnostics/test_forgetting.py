@@ -1,0 +1,110 @@
+"""Losses before and after local training, against softmax regression in NumPy."""
+
+from __future__ import annotations
+
+import types
+
+import numpy as np
+import problems
+import pytest
+import replay
+import tensorflow as tf
+
+from tff_algos.algorithms import fed_avg, fed_curv
+from tff_algos.client_data import ClientInput
+from tff_algos.diagnostics import forgetting
+from tff_algos.templates.composer import ServerVariables
+
+_STEP = 0.3
+
+
+@pytest.fixture(scope="module")
+def problem(tmp_path_factory):
+  return problems.make("softmax", str(tmp_path_factory.mktemp("softmax")))
+
+
+@pytest.fixture(scope="module")
+def start(problem):
+  return tuple(map(tf.constant, problem.model.initial_weights))
+
+
+def _inputs(problem, clients):
+  directory = problem.directory
+  return [
+    ClientInput(directory.path(str(c)), problems.client_seed(0, 0, c)) for c in clients
+  ]
+
+
+def _one_step(problem, weights, client):
+  """A local model after one step on all of a client's examples."""
+  w = replay.as_weights(weights)
+  gradient = problem.numpy_model.loss_and_gradient(w, *problem.numpy_examples(client))[1]
+  return [a - _STEP * g for a, g in zip(w, gradient)]
+
+
+def _loss(problem, weights, client):
+  return problem.numpy_model.loss_and_gradient(weights, *problem.numpy_examples(client))[
+    0
+  ]
+
+
+def test_is_the_difference_of_the_mean_losses(in_process, problem, start):
+  hparams = fed_avg.FedAvgHparams(batch_size=None, learning_rate=_STEP)
+  process = fed_avg.build_fed_avg(problem.model, hparams)
+  train = forgetting.build_local_models(problem.model, process)
+  local = train(ServerVariables(start, ()), [()] * 3, _inputs(problem, [1, 3, 4]))
+  expected = [_one_step(problem, start, j) for j in (1, 3, 4)]
+  for found, wanted in zip(local, expected):
+    for a, b in zip(found, wanted):
+      np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+  examples = [problem.clients[i] for i in (0, 1)]
+  found = forgetting.build_forgetting(problem.model)(start, local, examples)
+  w = replay.as_weights(start)
+  before = [_loss(problem, w, i) for i in (0, 1)]
+  after = [np.mean([_loss(problem, v, i) for v in expected]) for i in (0, 1)]
+  np.testing.assert_allclose(found.before, before, rtol=1e-5)
+  np.testing.assert_allclose(found.after, after, rtol=1e-5)
+  increase = np.subtract(after, before)
+  assert np.abs(increase).min() > 1e-3
+  np.testing.assert_allclose(found.increase, increase, rtol=1e-3)
+
+
+def test_nothing_is_forgotten_where_nothing_is_learned(in_process, problem, start):
+  # The smallest step size allowed: no weight changes.
+  hparams = fed_avg.FedAvgHparams(learning_rate=1e-30)
+  process = fed_avg.build_fed_avg(problem.model, hparams)
+  train = forgetting.build_local_models(problem.model, process)
+  local = train(ServerVariables(start, ()), [()] * 2, _inputs(problem, [0, 2]))
+  examples = [problem.clients[i] for i in (1, 3)]
+  found = forgetting.build_forgetting(problem.model)(start, local, examples)
+  np.testing.assert_array_equal(found.increase, 0)
+  assert (found.before > 0).all()
+
+
+def test_local_models_are_those_of_the_clients_own_states(in_process, problem, start):
+  """FedCurv at the next client's curvature F: a pull 2 lambda (F w - v) is added."""
+  hparams = fed_curv.FedCurvHparams(batch_size=None, learning_rate=_STEP, curvature=0.5)
+  process = fed_curv.build_fed_curv(problem.model, hparams)
+  train = forgetting.build_local_models(problem.model, process)
+  ones = tuple(np.ones(w.shape, np.float32) for w in start)
+  extra = process.initialize().variables.extra
+  extra = extra._replace(fisher=ones, round_num=np.int32(1))
+  new = process.initialize_client()
+  # Its own part of the sum is all of it, so that nobody else's is left.
+  known = new._replace(fisher=ones, round_num=np.int32(1))
+  local = train(ServerVariables(start, extra), [new, known], _inputs(problem, [3, 3]))
+  plain = _one_step(problem, start, 3)
+  pulled = [w - _STEP * 2 * 0.5 * np.asarray(x) for w, x in zip(plain, start)]
+  for found, wanted in zip(local, (pulled, plain)):
+    for a, b in zip(found, wanted):
+      np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+  "work, kinds", [(None, ["whole"]), (lambda *_: None, ["shallow", "full"])]
+)
+def test_algorithms_whose_clients_send_no_whole_model_are_refused(problem, work, kinds):
+  process = types.SimpleNamespace(client_work=work, next_fns=dict.fromkeys(kinds))
+  with pytest.raises(ValueError, match="send their whole model"):
+    forgetting.build_local_models(problem.model, process)

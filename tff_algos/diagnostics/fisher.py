@@ -1,0 +1,128 @@
+"""Whether FedReg's pseudo data stand for the data of earlier clients.
+
+If they do, the weights that matter for them are those that mattered before: the
+diagonals of their empirical Fisher information are correlated.
+
+Xu, Hong, Huang, Jiang (FedReg), ICLR 2022, Section 4.3 and Appendix B.3.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tff_algos import client_data
+from tff_algos.algorithms import fed_reg
+from tff_algos.client_data import ClientInput, Examples
+from tff_algos.client_work import gradients, tree_math
+from tff_algos.models.functional import Model, Weights
+from tff_algos.templates.composer import ServerVariables
+
+
+class PseudoFisher(NamedTuple):
+  """Of one client of FedReg.
+
+  Attributes:
+    weights: The local model after one step, where the gradients are taken.
+    fisher: float64 (num_weights,), the pseudo data's empirical Fisher information.
+  """
+
+  weights: Weights
+  fisher: np.ndarray
+
+
+def sum_of_squares(model: Model, weights: Weights, examples: Examples) -> Weights:
+  """The sum over the examples of each one's squared gradient; inference mode."""
+  total, _ = gradients.sum_over_examples(
+    model,
+    weights,
+    examples.x,
+    examples.y,
+    tf.zeros([2], tf.int32),
+    lambda gradient: tuple(map(tf.square, gradient)),
+    training=False,
+  )
+  return total
+
+
+def build_fisher(model: Model) -> Callable[[Weights, Sequence[str]], np.ndarray]:
+  """Makes the empirical Fisher information of clients' data, the diagonal [paper].
+
+  Returns:
+    `(weights, client files) -> float64 (num_weights,)`: the mean, over all examples of
+    these clients together, of the squared gradient of the label's log-likelihood.
+  """
+
+  @tf.function
+  def of_client(weights, path):
+    examples = client_data.read(path, model.example_spec)
+    return sum_of_squares(model, weights, examples), tf.shape(examples.y)[0]
+
+  def fisher(weights, paths):
+    parts = [of_client(weights, tf.constant(path)) for path in paths]
+    return sum(_vector(total) for total, _ in parts) / sum(int(n) for _, n in parts)
+
+  return fisher
+
+
+def build_pseudo_fisher(
+  model: Model, hparams: fed_reg.FedRegHparams
+) -> Callable[[Weights, ClientInput], PseudoFisher]:
+  """Makes the empirical Fisher information of a client's pseudo data.
+
+  It is taken at the local model after one local step [paper], which is on all of the
+  client's examples, as the pseudo data are of all of them [convention]. The pseudo labels
+  are soft, and stand in the log-likelihood as they are [paper].
+
+  Args:
+    model: The model; it must have `soft_targets`.
+    hparams: FedReg's, of which epochs and batch size do not count.
+
+  Returns:
+    `(global model, client input) -> PseudoFisher`.
+
+  Raises:
+    ValueError: No pseudo data are made.
+  """
+  if not hparams.pseudo_steps:
+    raise ValueError("With pseudo_steps=0 there are no pseudo data: raise it.")
+  whole: Any = None  # A batch of all examples.
+  one_step = dataclasses.replace(hparams, epochs=1, batch_size=whole)
+  work = fed_reg.build_fed_reg(model, one_step).client_work
+  assert work is not None and model.soft_targets is not None
+  # To this model pseudo data are examples.
+  on_pseudo_data = dataclasses.replace(
+    model, preprocess=lambda x: x, example_losses=model.soft_targets.losses
+  )
+
+  @tf.function
+  def of_client(start, path, seed):
+    examples = client_data.read(path, model.example_spec)
+    message = work(ServerVariables(start, ()), (), examples, seed).message
+    weights = tree_math.add(start, tuple(message["model"]))
+    pseudo = fed_reg.pseudo_data_of(model, start, examples, seed, one_step)
+    pseudo_examples = Examples(pseudo.x, pseudo.targets)
+    total = sum_of_squares(on_pseudo_data, weights, pseudo_examples)
+    return weights, total, tf.shape(examples.y)[0]
+
+  def pseudo_fisher(start, client_input):
+    start = tuple(map(tf.convert_to_tensor, start))
+    weights, total, n = of_client(start, *map(tf.constant, client_input))
+    return PseudoFisher(weights, _vector(total) / int(n))
+
+  return pseudo_fisher
+
+
+def _vector(values: Weights) -> np.ndarray:
+  return np.concatenate([np.asarray(v, np.float64).ravel() for v in values])
+
+
+def correlation(a: np.ndarray, b: np.ndarray) -> float:
+  """Pearson's correlation of two vectors; NaN where one is constant."""
+  a, b = a - np.mean(a), b - np.mean(b)
+  norms = np.linalg.norm(a) * np.linalg.norm(b)
+  return float(a @ b / norms) if norms else float("nan")
