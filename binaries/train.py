@@ -197,12 +197,13 @@ def _check_foreign_flags(argv: Sequence[str], algorithm: str) -> None:
 
 
 def _print_list() -> None:
-  print("algorithms:")
-  for algorithm in algorithms_registry.ALGORITHMS.values():
-    print(f"  {algorithm.name:<16} {algorithm.description}")
-  print("tasks:")
-  for task in tasks_registry.TASKS.values():
-    print(f"  {task.name:<16} {task.description}")
+  for title, rows in (
+    ("algorithms", algorithms_registry.ALGORITHMS),
+    ("tasks", tasks_registry.TASKS),
+  ):
+    print(f"{title}:")
+    for name, row in rows.items():
+      print(f"  {name:<{max(map(len, rows))}} {row.description}")
 
 
 def _given_hparams(algorithm: str) -> dict[str, Any]:

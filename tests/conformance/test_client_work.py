@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tff_algos import client_data
 
-# With dropout or with pseudo data, with or without noise.
+# With a pull, with pseudo data, with noise.
 NAMES = ("fedprox", "fedreg_mg", "fedavg_dpsgd")
 
 
