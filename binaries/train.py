@@ -17,7 +17,7 @@ if __name__ == "__main__":  # Before what a broken environment fails to import.
   preflight.check_and_quiet(sys.argv)
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from absl import flags
@@ -197,10 +197,11 @@ def _check_foreign_flags(argv: Sequence[str], algorithm: str) -> None:
 
 
 def _print_list() -> None:
-  for title, rows in (
-    ("algorithms", algorithms_registry.ALGORITHMS),
-    ("tasks", tasks_registry.TASKS),
-  ):
+  tables: dict[str, Mapping[str, Any]] = {
+    "algorithms": algorithms_registry.ALGORITHMS,
+    "tasks": tasks_registry.TASKS,
+  }
+  for title, rows in tables.items():
     print(f"{title}:")
     for name, row in rows.items():
       print(f"  {name:<{max(map(len, rows))}} {row.description}")
