@@ -469,7 +469,8 @@ def _describe(prepared: Prepared) -> dict[str, Any]:
 def provenance() -> dict[str, Any]:
   """What made a folder of results: the command, versions and the source's commit."""
   return {
-    "command": sys.argv,
+    # Not the folder of the program, which others have elsewhere.
+    "command": [f"binaries/{os.path.basename(sys.argv[0])}", *sys.argv[1:]],
     "versions": versions(),
     "machine": machine(),
     "git_commit": git_commit(),

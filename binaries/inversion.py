@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
@@ -190,9 +189,7 @@ def describe(request: Request, prepared: Prepared) -> dict[str, Any]:
     },
     "hparams": {k: dataclasses.asdict(v.hparams) for k, v in prepared.victims.items()},
     "note": prepared.note,
-    "command": sys.argv,
-    "versions": experiment.versions(),
-    "git_commit": experiment.git_commit(),
+    **experiment.provenance(),
   }
 
 

@@ -395,7 +395,7 @@ def test_config_holds_all_that_the_run_depends_on(finished):
   assert config["num_weights"] == _WEIGHTS
   assert config["data"]["examples"] + config["data"]["left_over"] == 1437
   assert (config["data"]["clients"], config["data"]["test_examples"]) == (8, 360)
-  assert config["command"][1:] == finished.flags
+  assert config["command"] == ["binaries/train.py", *finished.flags]
   versions = config["versions"]
   assert versions["python"] == sys.version.split()[0]
   assert versions["tensorflow"] == tf.__version__
