@@ -98,6 +98,7 @@ def main(argv: Sequence[str]) -> None:
         "num_clients": num_clients,
         "partition_seed": _SEED.value,
       },
+      "note": data.note,
       **experiment.provenance(),
     },
   )
@@ -109,7 +110,7 @@ def main(argv: Sequence[str]) -> None:
     f.write(text + "\n")
   for (spec, *_), counts in drawn:
     path = os.path.join(out, re.sub(r"[^\w.-]+", "_", spec))
-    title = f"{task.name}: {spec}"
+    title = f"{task.name}{f' ({data.note})' if data.note else ''}: {spec}"
     heterogeneity.draw_heat_map(counts, f"{path}.png", title)
     heterogeneity.draw_columns(counts, f"{path}_columns.png", title)
   print(text)
