@@ -53,7 +53,7 @@ class Settings(NamedTuple):
     out: The folder of tables, figures and runs.
     repeats: Runs of each cell, with seeds 0, 1, ...
     rounds_scale: What the rounds of every cell are multiplied by.
-    only: Texts of which a cell's name must hold one; none: all cells.
+    only: Texts of which a name must hold one to be run; none: all are.
     data_dirs: Data set to folder; the data set is the first word of a task's name.
     cache_dir: As for train.py; None: its default.
   """
@@ -64,6 +64,11 @@ class Settings(NamedTuple):
   only: Sequence[str] = ()
   data_dirs: Mapping[str, str] = {}
   cache_dir: Optional[str] = None
+
+
+def is_wanted(name: str, settings: Settings) -> bool:
+  """Whether `only` lets a name pass."""
+  return not settings.only or any(text in name for text in settings.only)
 
 
 def curves_of(cell: Cell, settings: Settings) -> list[Curve]:
@@ -143,9 +148,7 @@ def run_cells(cells: Sequence[Cell], settings: Settings) -> list[str]:
 
   One process a run, as each holds its compiled rounds.
   """
-  wanted = [
-    c for c in cells if not settings.only or any(o in c.name for o in settings.only)
-  ]
+  wanted = [cell for cell in cells if is_wanted(cell.name, settings)]
   failed = []
   for k, cell in enumerate(wanted, 1):
     for seed in range(settings.repeats):

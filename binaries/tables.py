@@ -23,6 +23,7 @@ from binaries.cells import (
   Settings,
   curves_by_seed,
   curves_of,
+  is_wanted,
   program_command,
   run_cells,
   run_program,
@@ -187,7 +188,8 @@ def run_calls(item: Program, key: str, settings: Settings) -> list[str]:
   failed = []
   for name, options in item.calls.items():
     folder = os.path.join(settings.out, key, name)
-    if os.path.exists(os.path.join(folder, item.done)):
+    is_done = os.path.exists(os.path.join(folder, item.done))
+    if is_done or not is_wanted(name, settings):
       continue
     options = {**options, item.folder_flag: folder}
     if item.scaled_flag:

@@ -230,6 +230,23 @@ def test_failed_cell_is_told_and_the_others_run(tmp_path, capfd):
   assert "num_clients must be at least 1" in capfd.readouterr().err
 
 
+def test_program_of_a_figure_is_called_once_and_for_what_is_wanted(tmp_path, capfd):
+  settings = Settings(str(tmp_path), cache_dir=str(tmp_path / "cache"), only=["dig"])
+  one = {"task": "digits_cnn", "num_clients": 4, "partitions": "iid"}
+  bad = {"task": "absent", "partitions": "iid"}
+  item = tables.Program("Splits", "heterogeneity.py", {"digits": one, "bad": bad})
+  assert tables.run_calls(item, "figure1", settings) == []
+  with open(tmp_path / "figure1" / "digits" / "table.csv", newline="") as f:
+    (row,) = csv.DictReader(f)
+  assert row["clients"] == "4"
+  capfd.readouterr()
+  assert tables.run_calls(item, "figure1", settings) == []
+  assert capfd.readouterr().out == ""
+  every = settings._replace(only=())
+  assert tables.run_calls(item, "figure1", every) == ["figure1, bad"]
+  assert "There is no task 'absent'" in capfd.readouterr().err
+
+
 def test_folder_of_another_run_is_refused(write_run, tmp_path):
   cell = Cell("a", "fedgg", "digits_cnn", 4, {"fedgg_mu": 0.1, "batch_size": "inf"})
   settings = Settings(str(tmp_path))
