@@ -292,7 +292,7 @@ def _recovered_pictures() -> Program:
         **digits,
       },
       # The paper has no such row.
-      "mnist": {
+      "mnist_two_class": {
         "task": "mnist_two_class",
         "algorithms": algorithms,
         "iterations": 2000,
