@@ -69,7 +69,6 @@ _CACHE_DIR = flags.DEFINE_string(
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _NUMBERS = os.path.join(_HERE, "paper_numbers")
-_NOT_REACHED = "not reached"
 
 
 #: As printed; or the paper's word where it has none.
@@ -291,7 +290,7 @@ def _shown(value: Value, column: Column) -> str:
   if not value.runs:
     return "not run"
   if value.mean is None:
-    return _NOT_REACHED
+    return "not reached"
   text = f"{value.mean:.{column.digits}f}"
   if value.std is not None:
     text += f" ± {value.std:.{max(column.digits, 1)}f}"
