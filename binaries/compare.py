@@ -22,7 +22,7 @@ from typing import Optional
 
 from matplotlib.figure import Figure
 
-from binaries import command_line
+from binaries import command_line, markdown
 from binaries.runs import Run, define_flags, labels, read_flags
 
 
@@ -31,7 +31,7 @@ def table(runs: Sequence[Run], target: Optional[float]) -> str:
   head = ["run", "best accuracy", "final", "rounds", "megabytes"]
   if target is not None:
     head += [f"rounds to {100 * target:g} %", "megabytes to it"]
-  lines = [head, ["---"] * len(head)]
+  lines = []
   for run in runs:
     best = max(range(len(run.rounds)), key=run.accuracy.__getitem__)
     line = [
@@ -49,7 +49,7 @@ def table(runs: Sequence[Run], target: Optional[float]) -> str:
       else:
         line += ["not reached", ""]
     lines.append(line)
-  return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+  return markdown.table(head, lines)
 
 
 def draw(runs: Sequence[Run], path: str, title: str) -> None:

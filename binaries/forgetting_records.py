@@ -12,6 +12,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from binaries import markdown
+
 FORGETTING, FISHER = "forgetting.csv", "fisher.csv"
 # The rounds whose clients' data the pseudo data are compared with [paper, B.3].
 ROUNDS_BACK = 10
@@ -91,14 +93,14 @@ def table(rows: Sequence[Row], correlations: Sequence[FisherRow]) -> str:
     "increase, median",
     "clients with an increase",
   ]
-  lines = [head, ["---"] * len(head)]
+  lines = []
   for name in dict.fromkeys(row.algorithm for row in rows):
     before, after = _losses(rows, name)
     more = after - before
     numbers = (before.mean(), after.mean(), more.mean(), np.median(more))
     share = f"{100 * np.mean(more > 0):.0f} %"
     lines.append([name, *(f"{number:.3f}" for number in numbers), share])
-  text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+  text = markdown.table(head, lines)
   rounds = {row.round for row in rows}
   text += f"\n\n{len(rounds)} rounds were measured, {min(rounds)} to {max(rounds)}."
   if correlations:

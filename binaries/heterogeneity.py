@@ -26,7 +26,7 @@ from typing import Any
 
 from absl import flags
 
-from binaries import command_line
+from binaries import command_line, markdown
 from tasks import partitions
 from tasks import registry as tasks_registry
 from tff_algos.diagnostics import heterogeneity
@@ -50,8 +50,7 @@ def _table(rows: Sequence[Sequence[Any]]) -> str:
   """The rows, below their head, as a Markdown table."""
   head = [name.replace("_", " ") for name in _COLUMNS]
   body = [[v if isinstance(v, str) else f"{v:,}" for v in row] for row in rows]
-  lines = [head, ["---"] * len(head), *body]
-  return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+  return markdown.table(head, body)
 
 
 def main(argv: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from absl import flags
 from matplotlib import figure
 from matplotlib.ticker import MaxNLocator
 
-from binaries import command_line, report, runs
+from binaries import command_line, markdown, report, runs
 from binaries.cells import (
   Cell,
   Settings,
@@ -348,7 +348,7 @@ def _rows_as_markdown(table: Table, results: Sequence[_Result]) -> str:
       line += printed if has_paper else []
     line += [", ".join(cell.name for cell in result.cells)] if has_choice else []
     lines.append(line)
-  return _markdown([*head, "runs"] if has_choice else head, lines)
+  return markdown.table([*head, "runs"] if has_choice else head, lines)
 
 
 def _rows_as_records(table: Table, results: Sequence[_Result]) -> list[dict[str, Any]]:
@@ -404,7 +404,9 @@ def write_figure(item: Figure, key: str, settings: Settings) -> list[str]:
     _draw_figure(item, drawn, os.path.join(settings.out, f"{key}.png"))
     text += f"\n![{item.title}]({key}.png)\n"
   head = ["panel", "curve", "best accuracy (%)", "final accuracy (%)"]
-  text += f"\n{_markdown(head, lines)}\n" + _remarks(item.note, cells_of(item), settings)
+  text += f"\n{markdown.table(head, lines)}\n" + _remarks(
+    item.note, cells_of(item), settings
+  )
   return [
     _write(settings, f"{key}.md", text),
     _write(settings, f"{key}.csv", _csv(records_)),
@@ -437,11 +439,6 @@ def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
   writer.writeheader()
   writer.writerows(rows)
   return buffer.getvalue()
-
-
-def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-  every = [head, ["---"] * len(head), *lines]
-  return "\n".join(f"| {' | '.join(line)} |" for line in every)
 
 
 def _remarks(note: str, cells: Sequence[Cell], settings: Settings) -> str:
