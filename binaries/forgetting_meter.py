@@ -82,7 +82,8 @@ class Meter:
     config = self._prepared.config
     if not isinstance(hparams, PlainSgd):
       raise ValueError(f"{name} has no local models that could forget: leave it out.")
-    if name == config.algorithm:
+    is_driver = name == config.algorithm
+    if is_driver:
       process = self._prepared.process
     else:
       process = registry.get(name).build(
@@ -91,17 +92,19 @@ class Meter:
         num_clients=len(self._clients),
         num_examples=int(self._clients.num_examples.sum()),
       )
-      state_type = process.initialize.type_signature.result.member
-      if not process.is_stateless or len(state_type.variables.extra):
-        raise ValueError(
-          f"{name} keeps something from round to round, which it would not have in a "
-          f"run of {config.algorithm}: leave it out, or measure it by itself with "
-          f"--driver={name} --algorithms={name}."
-        )
     try:
-      return forgetting.build_local_models(self._model, process)
+      local_models = forgetting.build_local_models(self._model, process)
     except ValueError as error:
       raise ValueError(f"{name}: {error}") from error
+    state_type = process.initialize.type_signature.result.member
+    remembers = not process.is_stateless or len(state_type.variables.extra)
+    if remembers and not is_driver:
+      raise ValueError(
+        f"{name} keeps something from round to round, which it would not have in a "
+        f"run of {config.algorithm}: leave it out, or measure it by itself with "
+        f"--driver={name} --algorithms={name}."
+      )
+    return local_models
 
   def _check_settings(self, path: str) -> None:
     if os.path.exists(path):

@@ -19,6 +19,7 @@ _HPARAMS = {
   "fedreg": dict(epochs=1, gamma=1.0),
   "scaffold": {},
   "fedsgd": {},
+  "twafl": {},
 }
 
 _ROWS = [
@@ -120,7 +121,12 @@ def test_measures_goes_on_and_refuses_other_settings(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "name, said", [("scaffold", "--driver=scaffold"), ("fedsgd", "no local models")]
+  "name, said",
+  [
+    ("scaffold", "--driver=scaffold"),
+    ("twafl", "^twafl: .* whole model"),
+    ("fedsgd", "no local models"),
+  ],
 )
 def test_what_cannot_be_measured_is_refused_and_nothing_is_written(tmp_path, name, said):
   with pytest.raises(experiment.InputError, match=said):
