@@ -10,8 +10,11 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from binaries import experiment, inversion
+from tasks import registry as tasks_registry
+from tff_algos.client_data import Examples
 from tff_algos.privacy import gradient_inversion
 
 
@@ -88,6 +91,54 @@ def test_numbers_are_those_of_the_pictures(finished):
   text = (folder / "out/inversion.md").read_text()
   for name, mean in zip(("fedavg", "fedavg_dpsgd"), means):
     assert f"| {name} | 2 | {mean:.2f} |" in text
+
+
+def test_of_a_run_its_newest_weights_are_attacked(in_process, tmp_path):
+  run_dir, cache_dir = str(tmp_path / "run"), str(tmp_path / "cache")
+  experiment.run(
+    experiment.make_config(
+      algorithm="fedavg",
+      task="digits_cnn",
+      clients_per_round=2,
+      rounds=2,
+      run_dir=run_dir,
+      cache_dir=cache_dir,
+    )
+  )
+  request = _request(tmp_path, algorithms=["fedavg"], hparams={}, run=run_dir)
+  prepared = inversion.prepare(request)
+  task = tasks_registry.get("digits_cnn")
+  loaded = tasks_registry.load(
+    task,
+    data_dir=None,
+    cache_dir=cache_dir,
+    partition=task.partition,
+    num_clients=task.num_clients,
+    partition_seed=0,
+    model_seed=1,  # The run's weights are to come from its checkpoint.
+  )
+  model, seed = loaded.model, tf.constant([0, 0])
+  weights, rounds = experiment.newest_weights(run_dir, "digits_cnn", model)
+  assert rounds == prepared.rounds == 2
+
+  def loss(weights, x, y):
+    return tf.reduce_mean(model.example_losses(y, model.predict(weights, x, False, seed)))
+
+  # They are those whose loss the run's last line gives ...
+  with open(os.path.join(run_dir, "metrics.csv"), newline="") as f:
+    said = float(list(csv.DictReader(f))[-1]["test_loss"])
+  found = loss(weights, model.preprocess(loaded.test_x), loaded.test_y)
+  np.testing.assert_allclose(found, said, rtol=1e-5)
+  # ... and a client's one step starts from them.
+  x, y = tf.constant(prepared.x), tf.constant(prepared.y, tf.int32)
+  with tf.GradientTape() as tape:
+    start = [tf.constant(w) for w in weights]
+    tape.watch(start)
+    value = loss(start, x, y)
+  rate = prepared.victims["fedavg"].hparams.learning_rate
+  sent = prepared.victims["fedavg"].send(Examples(x, y), seed)
+  for part, gradient in zip(sent, tape.gradient(value, start)):
+    np.testing.assert_allclose(part, -rate * gradient, rtol=1e-4, atol=1e-7)
 
 
 def test_other_settings_are_refused_in_the_folder_of_results(finished):
