@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Optional
 
 from binaries import runs
@@ -59,6 +59,12 @@ def first_rounds(run: runs.Run, rounds: int) -> Optional[Curve]:
     note=run.data.get("note", ""),
     machine=f"{machine['processor']}, {machine['cores']} cores" if machine else "",
   )
+
+
+def by_round(curves: Sequence[Curve]) -> Iterator[tuple[int, list[float], list[float]]]:
+  """Each evaluated round with the accuracies and losses of all runs of a cell."""
+  for k, t in enumerate(curves[0].rounds if curves else ()):
+    yield t, [c.accuracy[k] for c in curves], [c.loss[k] for c in curves]
 
 
 def best(curve: Curve, reference: Optional[Curve] = None) -> Optional[float]:

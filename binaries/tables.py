@@ -10,14 +10,12 @@ import csv
 import io
 import os
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Optional, Union
 
 from absl import flags
-from matplotlib import figure
-from matplotlib.ticker import MaxNLocator
 
-from binaries import command_line, markdown, report, runs
+from binaries import command_line, markdown, report, runs, table_pictures
 from binaries.cells import (
   Cell,
   Settings,
@@ -30,7 +28,7 @@ from binaries.cells import (
   scaled,
   unfinished,
 )
-from binaries.curves import Curve, Measure, best, final
+from binaries.curves import Curve, Measure, best, by_round, final
 
 _TABLE = flags.DEFINE_list("table", [], "Tables of the paper, such as 1,2.")
 _FIGURE = flags.DEFINE_list("figure", [], "Figures of the paper, such as 2.")
@@ -322,13 +320,35 @@ def write_table(table: Table, key: str, settings: Settings) -> list[str]:
     text += f"\n{missing} of {len(results)} rows were not run; {key}.csv has them too.\n"
   if any(result.values[0].runs for result in shown):
     text += f"\n![{table.title}]({key}.png)\n"
-    _draw_table(table, shown, os.path.join(settings.out, f"{key}.png"))
+    table_pictures.draw_table(
+      table.title,
+      [_name(table, result.row) for result in shown],
+      [_points(column, k, shown) for k, column in enumerate(table.columns)],
+      os.path.join(settings.out, f"{key}.png"),
+    )
   cells = [cell for result in results for cell in result.cells]
   text += _remarks(table.note, cells, settings)
   return [
     _write(settings, f"{key}.md", text),
     _write(settings, f"{key}.csv", _csv(_rows_as_records(table, results))),
   ]
+
+
+def _name(table: Table, row: Row) -> str:
+  # A number says nothing without its letter.
+  pairs = zip(table.labels, row.labels)
+  return ", ".join(f"{h} = {label}" if len(h) == 1 else label for h, label in pairs)
+
+
+def _points(
+  column: Column, place: int, results: Sequence[_Result]
+) -> table_pictures.Points:
+  printed = [result.row.paper.get(column.name) for result in results]
+  return table_pictures.Points(
+    f"{column.name} ({column.unit})" if column.unit else column.name,
+    [(r.values[place].mean, r.values[place].std or 0.0) for r in results],
+    [number if isinstance(number, float) else None for number in printed],
+  )
 
 
 def _rows_as_markdown(table: Table, results: Sequence[_Result]) -> str:
@@ -387,7 +407,7 @@ def write_figure(item: Figure, key: str, settings: Settings) -> list[str]:
           for c in (_BEST, _FINAL)
         ]
       )
-      for t, accuracy, loss in _means(found):
+      for t, accuracy, loss in by_round(found):
         records_.append(
           {
             "panel": panel.title,
@@ -401,7 +421,8 @@ def write_figure(item: Figure, key: str, settings: Settings) -> list[str]:
         )
   text = f"# {item.title}\n"
   if records_:
-    _draw_figure(item, drawn, os.path.join(settings.out, f"{key}.png"))
+    path = os.path.join(settings.out, f"{key}.png")
+    table_pictures.draw_figure(item.title, drawn, path, with_loss=item.with_loss)
     text += f"\n![{item.title}]({key}.png)\n"
   head = ["panel", "curve", "best accuracy (%)", "final accuracy (%)"]
   text += f"\n{markdown.table(head, lines)}\n" + _remarks(
@@ -415,12 +436,6 @@ def write_figure(item: Figure, key: str, settings: Settings) -> list[str]:
 
 _BEST = Column("best accuracy", best, "%", 2)
 _FINAL = Column("final accuracy", final, "%", 2)
-
-
-def _means(curves: Sequence[Curve]) -> Iterator[tuple[int, list[float], list[float]]]:
-  """Each evaluated round with the accuracies and losses of all runs."""
-  for k, t in enumerate(curves[0].rounds if curves else ()):
-    yield t, [c.accuracy[k] for c in curves], [c.loss[k] for c in curves]
 
 
 def _write(settings: Settings, name: str, text: str) -> str:
@@ -460,76 +475,6 @@ def _remarks(note: str, cells: Sequence[Cell], settings: Settings) -> str:
       f"hours of rounds and evaluations{place}."
     )
   return "".join(f"\n{part}\n" for part in parts)
-
-
-def _draw_table(table: Table, results: Sequence[_Result], path: str) -> None:
-  """Ours and the paper's number for every row, one frame a column."""
-  picture = figure.Figure(
-    figsize=(3.2 + 3.4 * len(table.columns), 1.4 + 0.28 * len(results)),
-    layout="constrained",
-  )
-  frames = picture.subplots(1, len(table.columns), sharey=True, squeeze=False)[0]
-  places = range(len(results))
-  for k, (column, axes) in enumerate(zip(table.columns, frames)):
-    values = [result.values[k] for result in results]
-    papers = [result.row.paper.get(column.name) for result in results]
-    paper = [(p, y) for p, y in zip(papers, places) if isinstance(p, float)]
-    if paper:
-      axes.plot(*zip(*paper), "D", color="tab:gray", alpha=0.7, label="paper")
-    ours = [(v.mean, y, v.std or 0) for v, y in zip(values, places) if v.mean is not None]
-    if ours:
-      means, ys, spreads = zip(*ours)
-      axes.errorbar(means, ys, xerr=spreads, fmt="o", color="tab:blue", label="ours")
-    axes.set(xlabel=f"{column.name} ({column.unit})" if column.unit else column.name)
-    axes.grid(alpha=0.3)
-  frames[0].set_yticks(places, [", ".join(r.row.labels) for r in results])
-  frames[0].invert_yaxis()
-  handles, labels = frames[0].get_legend_handles_labels()
-  picture.legend(handles, labels, loc="outside lower center", ncols=2)
-  picture.suptitle(table.title, fontsize="medium")
-  picture.savefig(path, dpi=120)
-
-
-def _draw_figure(
-  item: Figure, drawn: Mapping[str, Sequence[tuple[str, list[Curve]]]], path: str
-) -> None:
-  """Mean curves with a band of one standard deviation, a frame a panel that has some."""
-  kinds = ("test accuracy (%)", "test loss (nats)")[: 1 + item.with_loss]
-  # With losses each panel is a column; else up to three panels stand side by side.
-  columns = len(drawn) if item.with_loss else min(3, len(drawn))
-  rows = len(kinds) if item.with_loss else -(-len(drawn) // columns)
-  picture = figure.Figure(
-    figsize=(max(6.0, 4.6 * columns), 0.6 + 3.4 * rows), layout="constrained"
-  )
-  frames = picture.subplots(rows, columns, squeeze=False)
-  for frame in frames.flat[len(drawn) * len(kinds) :]:
-    frame.set_visible(False)
-  for k, (title, curves) in enumerate(drawn.items()):
-    for kind, what in enumerate(kinds):
-      axes = frames[kind][k] if item.with_loss else frames.flat[k]
-      for label, found in curves:
-        _draw_curve(axes, label, found, kind)
-      axes.set(title=title, xlabel="round", ylabel=what)
-      axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-      axes.grid(alpha=0.3)
-      axes.legend(fontsize="small")
-  picture.suptitle(item.title, fontsize="medium")
-  picture.savefig(path, dpi=120)
-
-
-def _draw_curve(axes: Any, label: str, curves: Sequence[Curve], kind: int) -> None:
-  rounds, middle, spread = [], [], []
-  for t, *values in _means(curves):
-    scale = 100 if kind == 0 else 1
-    each = [scale * v for v in values[kind]]
-    rounds.append(t)
-    middle.append(statistics.mean(each))
-    spread.append(statistics.stdev(each) if len(each) > 1 else 0.0)
-  (line,) = axes.plot(rounds, middle, label=label, linewidth=1.2)
-  if any(spread):
-    low = [m - s for m, s in zip(middle, spread)]
-    high = [m + s for m, s in zip(middle, spread)]
-    axes.fill_between(rounds, low, high, color=line.get_color(), alpha=0.2)
 
 
 # --- The program --------------------------------------------------------------------

@@ -19,6 +19,7 @@ from binaries import (
   fedavg_tables,
   fedgg_tables,
   fedreg_tables,
+  table_pictures,
   tables,
   twafl_tables,
 )
@@ -222,6 +223,15 @@ def test_table_of_a_run_has_its_numbers(trained):
     with open(os.path.join(settings.out, picture), "rb") as png:
       assert png.read(8) == b"\x89PNG\r\n\x1a\n"
   assert tables.write_report("digits", settings).endswith("report.html")
+
+
+def test_column_without_a_number_gets_no_frame(tmp_path):
+  known = table_pictures.Points("known", [(1.0, 0.5), (None, 0.0)], [2.0, None])
+  empty = table_pictures.Points("empty", [(None, 0.0)] * 2, [None] * 2)
+  for name, columns in (("one", [known]), ("both", [empty, known]), ("none", [empty])):
+    table_pictures.draw_table("x", ["a", "b"], columns, str(tmp_path / name))
+  assert (tmp_path / "one").read_bytes() == (tmp_path / "both").read_bytes()
+  assert (tmp_path / "none").read_bytes() != (tmp_path / "one").read_bytes()
 
 
 def test_failed_cell_is_told_and_the_others_run(tmp_path, capfd):
