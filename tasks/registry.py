@@ -357,6 +357,12 @@ _ROWS = (
     _model("cnn", "lenet"),
   ),
   _fed_gg(
+    "cifar10_lenet_augmented",
+    "CIFAR-10 shifted and mirrored in training, LeNet (62,006 weights)",
+    _cifar10,
+    _model("cnn", "lenet_augmented"),
+  ),
+  _fed_gg(
     "cifar100_vgg16",
     "CIFAR-100, VGG-16 for small pictures (14,774,436 weights)",
     _tfds("cifar100"),

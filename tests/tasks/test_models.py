@@ -33,6 +33,13 @@ _FED_REG = [
 ]
 
 
+_LENET = [
+  ((5, 5, 3, 6), (6,)),
+  ((5, 5, 6, 16), (16,)),
+  ((5 * 5 * 16, 120), (120,)),
+  ((120, 84), (84,)),
+  ((84, 10), (10,)),
+]
 _LENET5 = [((800, 120), (120,)), ((120, 84), (84,))]
 
 
@@ -168,13 +175,8 @@ _SHAPES = {
   "har_lstm_100_100": _har_lstm(100, 100),
   "mnist_two_class": _FED_REG,
   "mnist_one_class": _FED_REG,
-  "cifar10_lenet": [
-    ((5, 5, 3, 6), (6,)),
-    ((5, 5, 6, 16), (16,)),
-    ((5 * 5 * 16, 120), (120,)),
-    ((120, 84), (84,)),
-    ((84, 10), (10,)),
-  ],
+  "cifar10_lenet": _LENET,
+  "cifar10_lenet_augmented": _LENET,
   "covid_ct_densenet121": _densenet121(2),
   # Pictures of 224 by 224, pooled by 3.
   "covid_ct_cnn10": _cnn10(128, 74 * 74 * 512),
@@ -240,6 +242,7 @@ _COUNTS = {
   "mnist_two_class": 228_010,
   "mnist_one_class": 228_010,
   "cifar10_lenet": 62_006,
+  "cifar10_lenet_augmented": 62_006,
   "shakespeare_lstm": 820_522,
   # Of 7,978,856 weights for 1,000 classes 1,025,000 are the classifier's.
   "covid_ct_densenet121": 6_953_856 + 1025 * 2,
@@ -715,3 +718,31 @@ def test_file_that_is_no_vit_is_refused(small_vit, tmp_path):
     vit.pretrained((32, 32, 3), 10, str(path))
   with pytest.raises(ValueError, match="of 3 channels, but the data's have 1"):
     vit.pretrained((28, 28, 1), 10)
+
+
+def test_lenet_augmented_shifts_and_mirrors_in_training_only():
+  network = registry.get("cifar10_lenet_augmented").build_keras_model((32, 32, 3), 10)
+  augment = network.layers[:2]
+  rng = np.random.default_rng(0)
+  pictures = rng.random((40, 32, 32, 3), np.float32)
+
+  def augmented(training: bool) -> np.ndarray:
+    x = tf.constant(pictures)
+    for layer in augment:
+      x = layer(x, training=training)
+    return x.numpy()
+
+  np.testing.assert_array_equal(augmented(False), pictures)
+  shifts = set()
+  for picture, found in zip(pictures, augmented(True)):
+    border = np.pad(picture, ((4, 4), (4, 4), (0, 0)), "symmetric")
+    crops = {
+      (i, j, mirrored): crop[:, ::-1] if mirrored else crop
+      for i in range(9)
+      for j in range(9)
+      for crop in [border[i : i + 32, j : j + 32]]
+      for mirrored in (False, True)
+    }
+    (shift,) = [k for k, crop in crops.items() if np.array_equal(crop, found)]
+    shifts.add(shift)
+  assert len(shifts) > 20 and {mirrored for _, _, mirrored in shifts} == {False, True}
