@@ -150,7 +150,7 @@ def test_some_settings_of_the_papers(items):
   assert cell.flags["fedadam_server_learning_rate"] == 0.001
   cell = by_name["twafl", "mnist_1_twafl_base_e"]
   assert (cell.rounds, cell.flags["twafl_base"]) == (200, math.e)
-  cell = by_name["fedgg", "cifar10_lenet_beta0.1_fedgg"]
+  cell = by_name["fedgg", "cifar10_lenet_augmented_beta0.1_fedgg"]
   assert (cell.rounds, cell.flags["partition"]) == (100, "dirichlet:beta=0.1,min_size=10")
   cell = by_name["fedavg", "mnist_cnn_iid_C0.1_E5_Binf_lr0.1"]
   assert cell.flags["clients_per_round"] == 10
