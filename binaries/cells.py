@@ -7,6 +7,7 @@ are gone on with where they were stopped, and left alone when they are done.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple, Optional
 
 from binaries import command_line, runs
 from binaries.curves import Curve, first_rounds
+from tasks import registry as tasks_registry
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -78,29 +80,40 @@ def curves_of(cell: Cell, settings: Settings) -> list[Curve]:
 
 def curves_by_seed(cell: Cell, settings: Settings) -> list[Optional[Curve]]:
   """A cell's runs, one a seed; None for those that are not done."""
-  folders = [run_folder(settings.out, cell, seed) for seed in range(settings.repeats)]
-  return [_curve(folder, cell, settings) for folder in folders]
+  return [
+    None if run is None else first_rounds(run, scaled(cell.rounds, settings.rounds_scale))
+    for run in (_read(cell, seed, settings) for seed in range(settings.repeats))
+  ]
 
 
-def _curve(folder: str, cell: Cell, settings: Settings) -> Optional[Curve]:
-  """The curve of a run; None if it is not done.
+def _read(cell: Cell, seed: int, settings: Settings) -> Optional[runs.Run]:
+  """A run of a cell; None if it was not begun.
 
   Raises:
     UsageError: The folder holds a run with other settings than the cell's.
   """
+  folder = run_folder(settings.out, cell, seed)
   if not os.path.exists(os.path.join(folder, runs.CONFIG)):
     return None
   run = runs.read_run(folder)
   held = {**run.hparams, **run.flags}
-  wanted = {"algorithm": cell.algorithm, "task": cell.task, **cell.flags}
-  for flag, value in wanted.items():
+  task = tasks_registry.get(cell.task)
+  defaults = {
+    "partition": task.partition,
+    "partition_seed": 0,
+    "clients_per_round": task.clients_per_round,
+    "eval_every": 1,
+    **{name: value for name, value in task.hparams.items() if name in run.hparams},
+  }
+  wanted = {"algorithm": cell.algorithm, "task": cell.task, "seed": seed, **cell.flags}
+  for flag, value in {**defaults, **wanted}.items():
     name = flag if flag in held else flag[len(cell.algorithm) + 1 :]
     if held.get(name) != (None if value == "inf" else value):
       raise command_line.UsageError(
         f"{folder} holds a run with {name}={held.get(name)!r}, not {value!r}: move it "
         "away or choose another --out."
       )
-  return first_rounds(run, scaled(cell.rounds, settings.rounds_scale))
+  return run
 
 
 def train_command(cell: Cell, seed: int, settings: Settings) -> list[str]:
@@ -133,13 +146,11 @@ def program_command(
 def unfinished(cells: Sequence[Cell], settings: Settings) -> str:
   """How far a run is that goes on or was stopped; "" if there is none."""
   for cell in cells:
+    rounds = scaled(cell.rounds, settings.rounds_scale)
     for seed in range(settings.repeats):
-      folder = run_folder(settings.out, cell, seed)
-      if os.path.exists(os.path.join(folder, runs.CONFIG)):
-        done = len(runs.read_run(folder).records)
-        rounds = scaled(cell.rounds, settings.rounds_scale)
-        if done < rounds:
-          return f"{done} of {rounds} rounds"
+      run = _read(cell, seed, settings)
+      if run is not None and len(run.records) < rounds:
+        return f"{len(run.records)} of {rounds} rounds"
   return ""
 
 
@@ -151,8 +162,10 @@ def run_cells(cells: Sequence[Cell], settings: Settings) -> list[str]:
   wanted = [cell for cell in cells if is_wanted(cell.name, settings)]
   failed = []
   for k, cell in enumerate(wanted, 1):
+    rounds = scaled(cell.rounds, settings.rounds_scale)
     for seed in range(settings.repeats):
-      if _curve(run_folder(settings.out, cell, seed), cell, settings) is not None:
+      run = _read(cell, seed, settings)
+      if run is not None and len(run.records) >= rounds + (not run.has_ended):
         continue
       print(f"cell {k} of {len(wanted)}: {cell.name}, seed {seed}", flush=True)
       if run_program(train_command(cell, seed, settings)):
@@ -165,8 +178,15 @@ def run_program(command: Sequence[str]) -> int:
 
   Raises:
     KeyboardInterrupt: Ctrl-C, after that program has ended too.
+    SystemExit: SIGTERM, which is passed on, likewise.
   """
+
+  def end(signum: int, frame: Any) -> None:
+    del frame
+    sys.exit(128 + signum)
+
   with subprocess.Popen(command) as process:
+    before = signal.signal(signal.SIGTERM, end)
     try:
       return process.wait()
     except KeyboardInterrupt:
@@ -177,3 +197,5 @@ def run_program(command: Sequence[str]) -> int:
       process.terminate()
       process.wait()
       raise
+    finally:
+      signal.signal(signal.SIGTERM, before)

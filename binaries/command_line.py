@@ -37,6 +37,19 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
   return rest
 
 
+def check_folder(name: str, folder: str) -> None:
+  """Raises `UsageError` if the folder neither is there nor can be made."""
+  if not folder:
+    raise UsageError(f"{name} is empty: name a folder.")
+  there = os.path.abspath(folder)
+  while not os.path.exists(there):
+    there = os.path.dirname(there)
+  if not os.path.isdir(there) or not os.access(there, os.W_OK):
+    raise UsageError(
+      f"{folder} cannot be the {name}: {there} is not a folder that can be written to."
+    )
+
+
 def fail(error: Exception, status: int = 2) -> NoReturn:
   """Prints the error's message and ends; a traceback only with `--verbosity=1`."""
   if flags.FLAGS.is_parsed() and logging.get_verbosity() >= logging.DEBUG:

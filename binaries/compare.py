@@ -20,6 +20,7 @@ if __name__ == "__main__":  # Before what a broken environment fails to import.
 from collections.abc import Sequence
 from typing import Optional
 
+import matplotlib
 from matplotlib.figure import Figure
 
 from binaries import command_line, markdown
@@ -33,13 +34,14 @@ def table(runs: Sequence[Run], target: Optional[float]) -> str:
     head += [f"rounds to {100 * target:g} %", "megabytes to it"]
   lines = []
   for run in runs:
-    best = max(range(len(run.rounds)), key=run.accuracy.__getitem__)
+    summary = run.summarize()
+    megabytes = (summary["bytes_down"] + summary["bytes_up"]) / 1e6
     line = [
       run.name,
-      f"{run.accuracy[best]:.2f} % (round {run.rounds[best]})",
-      f"{run.accuracy[-1]:.2f} %",
-      str(run.rounds[-1]),
-      f"{run.megabytes[-1]:,.0f}",
+      f"{100 * summary['best_accuracy']:.2f} % (round {summary['best_accuracy_round']})",
+      f"{100 * summary['final_accuracy']:.2f} %",
+      str(summary["rounds"]),
+      f"{megabytes:,.0f}",
     ]
     if target is not None:
       reached = [a >= 100 * target for a in run.accuracy]
@@ -68,7 +70,8 @@ def draw(runs: Sequence[Run], path: str, title: str) -> None:
   )
   for axes in (by_round, bytes_by_round, by_bytes):
     axes.grid(alpha=0.3)
-  by_round.legend()
+  # Named, as a label that begins with "_" is left out else.
+  by_round.legend(by_round.get_lines(), labels(runs))
   figure.suptitle(title)
   figure.savefig(path, dpi=120)
 
@@ -78,6 +81,8 @@ def main(argv: Sequence[str]) -> None:
   del argv
   try:
     runs, out, title, target = read_flags()
+    if not out.endswith(".png"):
+      raise command_line.UsageError(f"{out} is to be a picture: let it end in .png.")
     for run in runs:
       if not run.rounds:
         raise command_line.UsageError(
@@ -86,7 +91,11 @@ def main(argv: Sequence[str]) -> None:
         )
   except command_line.UsageError as error:
     command_line.fail(error)
-  draw(runs, out, title)
+  try:
+    with matplotlib.rc_context({"text.parse_math": False}):  # A "$" is a "$".
+      draw(runs, out, title)
+  except OSError as error:
+    command_line.fail(error)
   print(table(runs, target))
 
 

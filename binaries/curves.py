@@ -67,6 +67,13 @@ def by_round(curves: Sequence[Curve]) -> Iterator[tuple[int, list[float], list[f
     yield t, [c.accuracy[k] for c in curves], [c.loss[k] for c in curves]
 
 
+def deviation(values: Sequence[float]) -> Optional[float]:
+  """Sample standard deviation; None below two values, NaN if one is not finite."""
+  if len(values) < 2:
+    return None
+  return statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
+
+
 def best(curve: Curve, reference: Optional[Curve] = None) -> Optional[float]:
   """The highest test accuracy of all rounds."""
   del reference
@@ -132,7 +139,7 @@ def rounds_to_final_of_reference(
   """
   if reference is None:
     return None
-  if curve == reference:
+  if curve is reference:
     return curve.rounds[-1]
   return first_round_at(curve, reference.accuracy[-1])
 

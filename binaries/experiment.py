@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import fcntl
 import importlib.metadata
 import json
 import math
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple, Optional
 
 import tqdm
 
-from binaries import runs
+from binaries import command_line, runs
 from tasks import registry as tasks_registry
 from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.diagnostics import heterogeneity
@@ -260,20 +261,26 @@ def run(
   if config.runtime == "in_process":
     with user_input():
       in_process.prepare(config.devices)
-  goes_on = _check_run_dir(config, resume) and checkpoints.exists(folder)
+  _check_run_dir(config, resume)
   prepared = _prepare(config, folder)
   with user_input():
     watcher = watch(prepared)
   os.makedirs(run_dir, exist_ok=True)
-  records.write_json(os.path.join(run_dir, runs.CONFIG), _describe(prepared))
-  with runtimes.create_runtime(
-    config.runtime,
-    num_threads=config.threads,
-    devices=config.devices,
-    worker_log=os.path.join(run_dir, "worker.log"),
-    workers=config.workers,
-    tls=_tls_files(config),
-  ) as runtime:
+  with contextlib.ExitStack() as stack:
+    stack.enter_context(_alone_in(run_dir))
+    # Again, as another process may have been here since.
+    goes_on = _check_run_dir(config, resume) and checkpoints.exists(folder)
+    records.write_json(os.path.join(run_dir, runs.CONFIG), _describe(prepared))
+    runtime = stack.enter_context(
+      runtimes.create_runtime(
+        config.runtime,
+        num_threads=config.threads,
+        devices=config.devices,
+        worker_log=os.path.join(run_dir, "worker.log"),
+        workers=config.workers,
+        tls=_tls_files(config),
+      )
+    )
     _print_header(prepared, runtime)
     heterogeneity.draw_heat_map(
       prepared.loaded.class_counts,
@@ -282,20 +289,39 @@ def run(
       "labels" if prepared.loaded.test_y.ndim > 1 else "examples",
     )
     result = _train(prepared, goes_on, watcher)
-    return _finish(prepared, result, runtime)
+    summary = _finish(prepared, result, runtime)
+  return summary
 
 
 def check_folder(name: str, folder: str) -> None:
   """Raises `InputError` if the folder neither is there nor can be made."""
-  if not folder:
-    raise InputError(f"{name} is empty: name a folder.")
-  there = os.path.abspath(folder)
-  while not os.path.exists(there):
-    there = os.path.dirname(there)
-  if not os.path.isdir(there) or not os.access(there, os.W_OK):
-    raise InputError(
-      f"{folder} cannot be the {name}: {there} is not a folder that can be written to."
-    )
+  try:
+    command_line.check_folder(name, folder)
+  except command_line.UsageError as error:
+    raise InputError(str(error)) from error
+
+
+@contextlib.contextmanager
+def _alone_in(run_dir: str) -> Iterator[None]:
+  """Keeps other processes that run experiments out of a folder.
+
+  Raises:
+    InputError: One is in it.
+  """
+  handle = os.open(run_dir, os.O_RDONLY)
+  try:
+    try:
+      fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      raise InputError(
+        f"{run_dir} is being written by another process: wait for it to end, or choose "
+        "another --run_dir."
+      ) from None
+    except OSError:
+      pass  # A file system that has no locks.
+    yield
+  finally:
+    os.close(handle)
 
 
 def _check_run_dir(config: Config, resume: bool) -> bool:

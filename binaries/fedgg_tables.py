@@ -90,8 +90,8 @@ def _rounds(table: str, beta: str) -> Table:
     f"FedGG, Table {table}: rounds to FedAvg's last accuracy, beta = {beta}",
     ("data", "algorithm"),
     (
-      Column("rounds", curves.rounds_to_final_of_reference),
-      Column("speedup", curves.speedup, digits=2),
+      Column("rounds", curves.rounds_to_final_of_reference, compares=True),
+      Column("speedup", curves.speedup, digits=2, compares=True),
     ),
     tuple(rows),
     note=_NOTE,

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from binaries import markdown
+from tff_algos.simulation import records
 
 FORGETTING, FISHER = "forgetting.csv", "fisher.csv"
 # The rounds whose clients' data the pseudo data are compared with [paper, B.3].
@@ -76,11 +77,8 @@ def read_rows(path: str, kind: Any) -> list[Any]:
   if not os.path.exists(path):
     return []
   types = list(get_type_hints(kind).values())
-  with open(path, newline="") as f:
-    lines = list(csv.reader(f))[1:]
-  # A run that was killed may have left half a line, which is done again.
-  whole = [line for line in lines if len(line) == len(types)]
-  return [kind(*(to(cell) for to, cell in zip(types, line))) for line in whole]
+  lines = records.read_lines(path)[1:]
+  return [kind(*(to(cell) for to, cell in zip(types, line))) for line in lines]
 
 
 def table(rows: Sequence[Row], correlations: Sequence[FisherRow]) -> str:

@@ -28,9 +28,6 @@ from binaries import command_line
 from tasks import registry as tasks_registry
 from tff_algos.privacy.gradient_inversion import InversionHparams
 
-# Hyper-parameters that some algorithms have and flags set.
-_HPARAMS = ("learning_rate", "noise_multiplier", "pseudo_step")
-
 flags.DEFINE_string(
   "task",
   "mnist_two_class",
@@ -47,12 +44,12 @@ flags.DEFINE_string(
 flags.DEFINE_string("data_dir", None, "Folder of the data set; default: TFDS's own.")
 flags.DEFINE_string("cache_dir", "~/.cache/tff_algos", "Folder for prepared data.")
 flags.DEFINE_string("out", None, "Folder for the results: new, empty, or to go on with.")
-flags.DEFINE_float("learning_rate", None, "Of the local step; default: the task's.")
-flags.DEFINE_float(
-  "noise_multiplier", None, "Sigma of the private algorithms; the paper: 0.01 on EMNIST."
-)
-flags.DEFINE_float(
-  "pseudo_step", None, "Of fedreg and fedreg_mg; the paper: 0.03 on EMNIST."
+flags.DEFINE_list(
+  "hparams",
+  [],
+  "Hyper-parameters as name=value, of every algorithm that has it, or "
+  "algorithm:name=value, of one; default: the task's. The paper has on EMNIST "
+  "noise_multiplier=0.01,fedreg_mg:pseudo_step=0.03.",
 )
 for _name, _flag, _define in (
   ("distance", "distance", flags.DEFINE_string),
@@ -70,7 +67,9 @@ def main(argv: Sequence[str]) -> None:
   del argv
   sys.path.append(os.getcwd())  # Where a task of the user's own may be.
   given = flags.FLAGS
+  algorithms = list(dict.fromkeys(given.algorithms))
   try:
+    hparams = command_line.parse_hparams(given.hparams, algorithms)
     search = InversionHparams(
       distance=given.distance,
       tv_weight=given.tv,
@@ -78,16 +77,15 @@ def main(argv: Sequence[str]) -> None:
       learning_rate=given.attack_learning_rate,
       restarts=given.restarts,
     )
-  except ValueError as error:
+  except (command_line.UsageError, ValueError) as error:
     command_line.fail(error)
   from binaries import experiment, inversion
 
   try:
-    hparams = {k: given[k].value for k in _HPARAMS if given[k].value is not None}
     inversion.run(
       inversion.Request(
         task=given.task,
-        algorithms=list(dict.fromkeys(given.algorithms)),
+        algorithms=algorithms,
         num_examples=given.num_examples,
         seed=given.seed,
         run=given.run and os.path.expanduser(given.run),

@@ -20,8 +20,9 @@ if __name__ == "__main__":  # Before what a broken environment fails to import.
   preflight.check_and_quiet(sys.argv)
 
 import csv
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import flags
@@ -53,14 +54,21 @@ def _table(rows: Sequence[Sequence[Any]]) -> str:
   return markdown.table(head, body)
 
 
+def _is_of(out: str, settings: Mapping[str, Any]) -> bool:
+  """Whether the folder was begun with the same settings."""
+  try:
+    with open(os.path.join(out, "config.json")) as f:
+      return bool(json.load(f)["flags"] == settings)
+  except (OSError, ValueError, KeyError, TypeError):
+    return False
+
+
 def main(argv: Sequence[str]) -> None:
   """Draws what the flags say."""
   del argv
   out = os.path.expanduser(_OUT.value)
   sys.path.append(os.getcwd())  # Where a task of the user's own may be.
   try:
-    if os.path.isdir(out) and os.listdir(out):
-      raise ValueError(f"{out} is not empty: choose another --out.")
     task = tasks_registry.get(_TASK.value)
     given = task.partition if _PARTITIONS.value is None else _PARTITIONS.value
     specs = list(dict.fromkeys(spec.strip() for spec in given.split(";")))
@@ -74,9 +82,19 @@ def main(argv: Sequence[str]) -> None:
   from tff_algos.simulation import records
 
   num_clients = task.num_clients if _NUM_CLIENTS.value is None else _NUM_CLIENTS.value
+  settings = {
+    "task": task.name,
+    "partitions": specs,
+    "num_clients": num_clients,
+    "partition_seed": _SEED.value,
+  }
   drawn = []
   try:
     experiment.check_folder("out", out)
+    if os.path.isdir(out) and os.listdir(out) and not _is_of(out, settings):
+      raise experiment.InputError(
+        f"{out} is not empty and holds nothing of these settings: choose another --out."
+      )
     with experiment.user_input():
       cache_dir = os.path.expanduser(_CACHE_DIR.value)
       data = dataset_lib.check(task.load_data(_DATA_DIR.value, cache_dir))
@@ -90,28 +108,20 @@ def main(argv: Sequence[str]) -> None:
   os.makedirs(out, exist_ok=True)
   records.write_json(
     os.path.join(out, "config.json"),
-    {
-      "flags": {
-        "task": task.name,
-        "partitions": specs,
-        "num_clients": num_clients,
-        "partition_seed": _SEED.value,
-      },
-      "note": data.note,
-      **experiment.provenance(),
-    },
+    {"flags": settings, "note": data.note, **experiment.provenance()},
   )
   rows = [row for row, _ in drawn]
   with open(os.path.join(out, "table.csv"), "w", newline="") as f:
     csv.writer(f).writerows([_COLUMNS, *rows])
-  text = _table(rows)
-  with open(os.path.join(out, "table.md"), "w") as f:
-    f.write(text + "\n")
   for (spec, *_), counts in drawn:
     path = os.path.join(out, re.sub(r"[^\w.-]+", "_", spec))
     title = f"{task.name}{f' ({data.note})' if data.note else ''}: {spec}"
     heterogeneity.draw_heat_map(counts, f"{path}.png", title)
     heterogeneity.draw_columns(counts, f"{path}_columns.png", title)
+  text = _table(rows)
+  # Last, as the papers' programs take it for the sign that all is there.
+  with open(os.path.join(out, "table.md"), "w") as f:
+    f.write(text + "\n")
   print(text)
 
 

@@ -27,6 +27,7 @@ from tff_algos.runtimes import runtime as runtimes
 from tff_algos.simulation import records, seeds
 
 _CONFIG, _ROWS = "config.json", "inversion.csv"
+_MOST_DRAWN = 32
 _COLUMNS = ("algorithm", "example", "label", "psnr", "ssim", "objective", "seconds")
 
 
@@ -42,8 +43,8 @@ class Request(NamedTuple):
     data_dir: Where the data set is; None: where its loader looks by itself.
     cache_dir: Where prepared client data are kept.
     out: Where the results go.
-    hparams: Hyper-parameters that differ from the task's and the algorithms' defaults,
-      for the algorithms that have them.
+    hparams: Algorithm to its hyper-parameters that differ from the task's and its own
+      defaults.
     search: How the attack searches.
   """
 
@@ -55,7 +56,7 @@ class Request(NamedTuple):
   data_dir: Optional[str]
   cache_dir: str
   out: str
-  hparams: Mapping[str, float]
+  hparams: Mapping[str, Mapping[str, Any]]
   search: InversionHparams
 
 
@@ -104,14 +105,9 @@ def prepare(request: Request) -> Prepared:
   with experiment.user_input():
     task = tasks_registry.get(request.task)
     rows = [algorithms_registry.get(name) for name in request.algorithms]
-    all_hparams = [_hparams(row, task, request.hparams) for row in rows]
+    all_hparams = [_hparams(row, task, request.hparams.get(row.name, {})) for row in rows]
     if request.seed < 0:
       raise ValueError(f"seed must be >= 0; found {request.seed}.")
-    for name in request.hparams:
-      if not any(hasattr(h, name) for h in all_hparams):
-        raise ValueError(
-          f"None of the algorithms has a hyper-parameter {name}: leave it out."
-        )
     loaded = tasks_registry.load(
       task,
       data_dir=request.data_dir,
@@ -169,12 +165,13 @@ def prepare(request: Request) -> Prepared:
   return Prepared(loaded.note, rounds, examples, x, y, victims)
 
 
-def _hparams(row, task, given: Mapping[str, float]):
-  """The algorithm's, for one local step; of those given, the ones that it has."""
+def _hparams(row, task, given: Mapping[str, Any]):
+  """The algorithm's, for one local step."""
   cls = row.hparams_class()
-  one_step = dict(epochs=1, batch_size=1)
-  known = {k: v for k, v in {**one_step, **given}.items() if hasattr(cls, k)}
-  return experiment.make_hparams(row, task, known)
+  one_step = {k: 1 for k in ("epochs", "batch_size") if hasattr(cls, k)}
+  for name in one_step.keys() & given.keys():
+    raise ValueError(f"{name} is 1 here, for one step on one picture: leave it out.")
+  return experiment.make_hparams(row, task, {**given, **one_step})
 
 
 def describe(request: Request, prepared: Prepared) -> dict[str, Any]:
@@ -217,6 +214,8 @@ def read_done(out: str, config: dict[str, Any]) -> list[dict[str, str]]:
     if os.path.exists(os.path.join(out, _ROWS)):
       with open(os.path.join(out, _ROWS), newline="") as f:
         rows = list(csv.DictReader(f))
+    # The picture of a row is drawn again: a copy of the folder may lack it.
+    rows = [row for row in rows if _has_pictures(out, row)]
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise experiment.InputError(
       f"{out} holds a {_CONFIG} that is not of this program: choose another --out."
@@ -232,6 +231,11 @@ def read_done(out: str, config: dict[str, Any]) -> list[dict[str, str]]:
         )
   config["hparams"] = {**hparams, **config["hparams"]}
   return rows
+
+
+def _has_pictures(out: str, row: Mapping[str, str]) -> bool:
+  pictures = ("original", row["algorithm"])
+  return all(os.path.exists(picture_path(out, p, int(row["example"]))) for p in pictures)
 
 
 def picture_path(out: str, what: str, example: int) -> str:
@@ -307,8 +311,11 @@ def table(rows: Sequence[Mapping[str, str]], algorithms: Sequence[str]) -> str:
 def draw(
   out: str, rows: Sequence[Mapping[str, str]], algorithms: Sequence[str], title: str
 ) -> None:
-  """Draws grid.png: the originals, then a row for each algorithm with its PSNR."""
-  examples = list(dict.fromkeys(int(row["example"]) for row in rows))
+  """Draws grid.png: the originals, then a row for each algorithm with its PSNR.
+
+  Of many pictures the first `_MOST_DRAWN`.
+  """
+  examples = list(dict.fromkeys(int(row["example"]) for row in rows))[:_MOST_DRAWN]
   psnr = {(row["algorithm"], int(row["example"])): float(row["psnr"]) for row in rows}
   lines = ["original", *algorithms]
   size = (1.2 + 1.35 * len(examples), 0.5 + 1.6 * len(lines))
@@ -353,7 +360,8 @@ def run(request: Request) -> None:
     f"{search.tv_weight:g}, seed {request.seed}"
   )
   text = table(shown, names)
+  draw(request.out, shown, names, what.replace(": ", "\n", 1))
+  # Last, as fedreg_tables.py takes it for the sign that all is there.
   with open(os.path.join(request.out, "inversion.md"), "w") as f:
     f.write(f"Pictures recovered from one local step on one picture; {what}.\n\n{text}\n")
-  draw(request.out, shown, names, what.replace(": ", "\n", 1))
   print(f"{text}\nresults in {request.out}")

@@ -116,7 +116,7 @@ def describe(
         "curve": _thin(list(zip(run.rounds, run.megabytes, run.accuracy))),
         "loss": _thin(
           [
-            (record["round"], _finite(record["train_loss"]))
+            (record["round"], _finite(_training_loss(record)))
             for record in run.records
             if "train_loss" in record
           ]
@@ -146,6 +146,12 @@ def _count(number: int, what: str) -> str:
 
 def _finite(value: Optional[float]) -> Optional[float]:
   return value if value is not None and math.isfinite(value) else None
+
+
+def _training_loss(record: Mapping[str, Any]) -> float:
+  """NaN also where no client's result was taken, for which older runs have 0."""
+  is_empty = record.get("num_examples") == 0
+  return math.nan if is_empty else record.get("train_loss", 0.0)
 
 
 def _thin(points: list[tuple]) -> list[tuple]:
@@ -236,7 +242,7 @@ def _details(
   model = {"weights": about.get("num_weights"), **run.data}
   blank: tuple = (None, "", [])
   flags = {k: v for k, v in run.flags.items() if k not in _NOT_SETTINGS}
-  lost = [r["round"] for r in run.records if not math.isfinite(r.get("train_loss", 0.0))]
+  lost = [r["round"] for r in run.records if not math.isfinite(_training_loss(r))]
   said = []
   if lost:
     when = f"in {_count(len(lost), 'round')}, the first of them {lost[0]}"

@@ -37,6 +37,7 @@ class Run:
     data: Of the data set: note, clients, examples, ...
     about: All else in config.json: num_weights, command, versions, git_commit.
     records: One of each round; a cell that metrics.csv leaves blank is not in it.
+    has_ended: Whether summary.json is of these rounds; else it goes on or was cut short.
     target: The test accuracy to reach, 0..1; None for none.
     privacy: The sentence on differential privacy; "" for none.
     peak_memory: Bytes; None if the run has not ended.
@@ -52,6 +53,7 @@ class Run:
   data: dict[str, Any]
   about: dict[str, Any]
   records: list[dict[str, Any]]
+  has_ended: bool
   target: Optional[float]
   privacy: str
   peak_memory: Optional[int]
@@ -140,13 +142,17 @@ def read_run(folder: str) -> Run:
   """
   try:
     config = _read_json(folder, CONFIG)
-    ended = os.path.exists(os.path.join(folder, records.SUMMARY))
-    summary = _read_json(folder, records.SUMMARY) if ended else {}
     inner = {key: dict(config.pop(key, {})) for key in ("flags", "hparams", "data")}
     inner["flags"]["algorithm"]  # Must be there, as what `summarize` takes must.
     target = inner["flags"].get("target_accuracy")
-    memory = summary.get("peak_memory_bytes")
     rounds = _read_metrics(folder)
+    summary = {}
+    if os.path.exists(os.path.join(folder, records.SUMMARY)):
+      summary = _read_json(folder, records.SUMMARY)
+    has_ended = summary.get("rounds") == len(rounds)
+    if not has_ended:  # It is of fewer rounds, before the run was gone on with.
+      summary = {}
+    memory = summary.get("peak_memory_bytes")
     sent = itertools.accumulate(r["bytes_down"] + r["bytes_up"] for r in rounds)
     measured = [
       (r["round"], 100 * r["test_accuracy"], total / 1e6)
@@ -160,6 +166,7 @@ def read_run(folder: str) -> Run:
       **inner,
       about=config,
       records=rounds,
+      has_ended=has_ended,
       target=None if target is None else float(target),
       privacy=privacy_line(summary["privacy"]) if "privacy" in summary else "",
       peak_memory=None if memory is None else int(memory),
@@ -183,10 +190,13 @@ def _read_json(folder: str, name: str) -> dict[str, Any]:
 
 
 def _read_metrics(folder: str) -> list[dict[str, Any]]:
-  with open(os.path.join(folder, records.METRICS), newline="", encoding="utf-8") as f:
-    lines = list(csv.reader(f))
+  """The rounds; none where the run has only begun, or was killed then."""
+  try:
+    lines = records.read_lines(os.path.join(folder, records.METRICS))
+  except FileNotFoundError:
+    return []
   if not lines:
-    raise ValueError(f"{records.METRICS} is empty")
+    return []
   head, *rows = lines
   for number, row in enumerate(rows, start=2):
     if len(row) != len(head):
@@ -238,6 +248,9 @@ def read_flags() -> tuple[Sequence[Run], str, str, Optional[float]]:
     UsageError: A value is wrong, or a run cannot be read.
   """
   values = flags.FLAGS
+  if not values.out:
+    raise command_line.UsageError("out is empty: name a file.")
+  values.out = os.path.expanduser(values.out)
   folder = os.path.dirname(os.path.abspath(values.out))
   if not os.path.isdir(folder):
     raise command_line.UsageError(
@@ -255,4 +268,5 @@ def read_flags() -> tuple[Sequence[Run], str, str, Optional[float]]:
   target = values.target_accuracy
   if target is not None and not 0 < target <= 1:
     raise command_line.UsageError(f"target_accuracy must be in (0, 1]; found {target:g}.")
-  return read_runs(values.runs), values.out, values.title, target
+  paths = map(os.path.expanduser, values.runs)
+  return read_runs(paths), values.out, values.title, target

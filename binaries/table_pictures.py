@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Optional
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from binaries.curves import Curve, by_round
+from binaries.curves import Curve, by_round, deviation
 
 
 class Points(NamedTuple):
@@ -102,7 +102,7 @@ def _draw_curve(axes: Any, label: str, curves: Sequence[Curve], kind: int) -> No
     each = [scale * v for v in values[kind]]
     rounds.append(t)
     middle.append(statistics.mean(each))
-    spread.append(statistics.stdev(each) if len(each) > 1 else 0.0)
+    spread.append(deviation(each) or 0.0)
   (line,) = axes.plot(rounds, middle, label=label, linewidth=1.2)
   if any(spread):
     low = [m - s for m, s in zip(middle, spread)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +29,8 @@ from binaries.cells import (
   scaled,
   unfinished,
 )
-from binaries.curves import Curve, Measure, best, by_round, final
+from binaries.curves import Curve, Measure, best, by_round, deviation, final
+from tasks import registry as tasks_registry
 
 _TABLE = flags.DEFINE_list("table", [], "Tables of the paper, such as 1,2.")
 _FIGURE = flags.DEFINE_list("figure", [], "Figures of the paper, such as 2.")
@@ -97,12 +99,14 @@ class Column(NamedTuple):
     value: What it is of a curve and the row's reference.
     unit: "%" for a share of 1 shown in percent, "" for a number shown as it is.
     digits: After the decimal point.
+    compares: Whether it needs the row's reference.
   """
 
   name: str
   value: Measure
   unit: str = ""
   digits: int = 0
+  compares: bool = False
 
 
 class Table(NamedTuple):
@@ -151,7 +155,8 @@ class Program(NamedTuple):
     calls: The folder of each call's results to its flags but for that of the folder.
     done: The file that it writes last.
     folder_flag: The flag that names the folder.
-    scaled_flag: The flag that `--rounds_scale` multiplies, "" for none.
+    scaled_flag: The flag of its rounds, which `--rounds_scale` multiplies; the folder is
+      then that of a run, too. "" for none.
   """
 
   title: str
@@ -186,12 +191,13 @@ def run_calls(item: Program, key: str, settings: Settings) -> list[str]:
   for name, options in item.calls.items():
     folder = os.path.join(settings.out, key, name)
     is_done = os.path.exists(os.path.join(folder, item.done))
-    if is_done or not is_wanted(name, settings):
-      continue
     options = {**options, item.folder_flag: folder}
     if item.scaled_flag:
       rounds = scaled(options[item.scaled_flag], settings.rounds_scale)
       options[item.scaled_flag] = rounds
+      is_done = is_done and len(runs.read_run(folder).records) >= rounds
+    if is_done or not is_wanted(name, settings):
+      continue
     print(f"{item.program}: {key}, {name}", flush=True)
     if run_program(program_command(item.program, options, settings)):
       failed.append(f"{key}, {name}")
@@ -226,7 +232,7 @@ class Value(NamedTuple):
     mean: Over the runs that have the number; None if none has.
     std: Their sample standard deviation; None below two.
     reached: How many have it.
-    runs: How many there are.
+    runs: How many could: all, or those whose reference was run too.
   """
 
   mean: Optional[float]
@@ -238,22 +244,32 @@ class Value(NamedTuple):
 def value_of(column: Column, curves: Sequence[tuple[Curve, Optional[Curve]]]) -> Value:
   """Takes a column's number over runs, each with the reference's run of its seed."""
   factor = 100 if column.unit == "%" else 1
-  each = [column.value(curve, reference) for curve, reference in curves]
+  pairs = [pair for pair in curves if pair[1] is not None or not column.compares]
+  each = [column.value(curve, reference) for curve, reference in pairs]
   found = [factor * v for v in each if v is not None]
   return Value(
     mean=statistics.mean(found) if found else None,
-    std=statistics.stdev(found) if len(found) > 1 else None,
+    std=deviation(found),
     reached=len(found),
-    runs=len(curves),
+    runs=len(pairs),
   )
 
 
 class _Result(NamedTuple):
-  """A row's values, the cells that they are of, and rounds of runs that are not done."""
+  """What there is of a row.
+
+  Attributes:
+    row: The row.
+    cells: The cells that its values are of.
+    values: One for each column.
+    runs: How many runs are done.
+    unfinished: How far a run is that is not.
+  """
 
   row: Row
   cells: tuple[Cell, ...]
   values: list[Value]
+  runs: int
   unfinished: str
 
 
@@ -266,11 +282,15 @@ def _result(table: Table, row: Row, settings: Settings) -> _Result:
     pairs = [
       (curve, reference)
       for cell in cells
-      for curve, reference in zip(curves_by_seed(cell, settings), references)
+      # A measure knows the reference itself by its being the same object.
+      for curve, reference in zip(
+        references if cell == row.reference else curves_by_seed(cell, settings),
+        references,
+      )
       if curve is not None
     ]
     values = [value_of(column, pairs) for column in table.columns]
-    return _Result(row, cells, values, unfinished(cells, settings))
+    return _Result(row, cells, values, len(pairs), unfinished(row.cells, settings))
 
   if table.of_several == "mean" or len(row.cells) == 1:
     return of(row.cells)
@@ -279,14 +299,14 @@ def _result(table: Table, row: Row, settings: Settings) -> _Result:
 
   def rank(result: _Result) -> tuple:
     mean = result.values[0].mean
-    return (not result.values[0].runs, mean is None, sign * (mean or 0))
+    return (not result.runs, mean is None, sign * (mean or 0))
 
   return min(each, key=rank)
 
 
 def _shown(value: Value, column: Column) -> str:
   if not value.runs:
-    return "not run"
+    return "no reference" if column.compares else "not run"
   if value.mean is None:
     return "not reached"
   text = f"{value.mean:.{column.digits}f}"
@@ -311,14 +331,14 @@ def write_table(table: Table, key: str, settings: Settings) -> list[str]:
   Rows of which nothing was run are in the CSV only.
   """
   results = [_result(table, row, settings) for row in table.rows]
-  shown = [r for r in results if r.values[0].runs or r.unfinished]
+  shown = [r for r in results if r.runs or r.unfinished]
   text = f"# {table.title}\n"
   if shown:
     text += f"\n{_rows_as_markdown(table, shown)}\n"
   missing = len(results) - len(shown)
   if missing:
     text += f"\n{missing} of {len(results)} rows were not run; {key}.csv has them too.\n"
-  if any(result.values[0].runs for result in shown):
+  if any(result.runs for result in shown):
     text += f"\n![{table.title}]({key}.png)\n"
     table_pictures.draw_table(
       table.title,
@@ -326,8 +346,7 @@ def write_table(table: Table, key: str, settings: Settings) -> list[str]:
       [_points(column, k, shown) for k, column in enumerate(table.columns)],
       os.path.join(settings.out, f"{key}.png"),
     )
-  cells = [cell for result in results for cell in result.cells]
-  text += _remarks(table.note, cells, settings)
+  text += _remarks(table.note, cells_of(table), settings)
   return [
     _write(settings, f"{key}.md", text),
     _write(settings, f"{key}.csv", _csv(_rows_as_records(table, results))),
@@ -363,7 +382,7 @@ def _rows_as_markdown(table: Table, results: Sequence[_Result]) -> str:
     line = list(result.row.labels)
     for column, value, has_paper in zip(table.columns, result.values, compared):
       is_first = column is table.columns[0]
-      line.append(_shown(value, column) if value.runs else is_first * result.unfinished)
+      line.append(_shown(value, column) if result.runs else is_first * result.unfinished)
       printed = _paper_and_difference(value, column, result.row)
       line += printed if has_paper else []
     line += [", ".join(cell.name for cell in result.cells)] if has_choice else []
@@ -400,13 +419,13 @@ def write_figure(item: Figure, key: str, settings: Settings) -> list[str]:
       found = curves_of(cell, settings)
       if found:
         drawn.setdefault(panel.title, []).append((label, found))
-      lines.append(
-        [panel.title, label]
-        + [
-          _shown(value_of(c, [(curve, None) for curve in found]), c)
-          for c in (_BEST, _FINAL)
-        ]
-      )
+      numbers = [
+        _shown(value_of(c, [(curve, None) for curve in found]), c)
+        for c in (_BEST, _FINAL)
+      ]
+      if not found:
+        numbers[0] = unfinished([cell], settings) or numbers[0]
+      lines.append([panel.title, label, *numbers])
       for t, accuracy, loss in by_round(found):
         records_.append(
           {
@@ -414,7 +433,7 @@ def write_figure(item: Figure, key: str, settings: Settings) -> list[str]:
             "curve": label,
             "round": t,
             "accuracy": statistics.mean(accuracy),
-            "accuracy_std": statistics.stdev(accuracy) if len(accuracy) > 1 else "",
+            "accuracy_std": "" if len(accuracy) < 2 else deviation(accuracy),
             "loss": statistics.mean(loss),
             "runs": len(accuracy),
           }
@@ -492,10 +511,10 @@ def start(
 
   def main(argv: Sequence[str]) -> None:
     del argv
-    tables, figures = build()
-    items = {f"table{name}": item for name, item in tables.items()}
-    items.update((f"figure{name}", item) for name, item in figures.items())
     try:
+      tables, figures = build()
+      items = {f"table{name}": item for name, item in tables.items()}
+      items.update((f"figure{name}", item) for name, item in figures.items())
       settings = _settings(paper)
       if _LIST.value:
         print_list(items, settings)
@@ -585,15 +604,23 @@ def _settings(paper: str) -> Settings:
       raise command_line.UsageError(
         f"--data_dirs must be like cifar10=DIR,har=DIR; found {word!r}."
       )
+    if name not in (known := {task.split("_")[0] for task in tasks_registry.TASKS}):
+      raise command_line.UsageError(
+        f"--data_dirs: there is no data set {name}, but {', '.join(sorted(known))}."
+      )
     if not os.path.isdir(os.path.expanduser(folder)):
       raise command_line.UsageError(f"--data_dirs: there is no folder {folder}.")
     data_dirs[name] = folder
-  if _SCALE.value <= 0:
+  if not 0 < _SCALE.value < math.inf:
     raise command_line.UsageError(
-      f"--rounds_scale must be more than 0; found {_SCALE.value:g}."
+      f"--rounds_scale must be more than 0 and finite; found {_SCALE.value:g}."
     )
+  out = os.path.join("results", paper)
+  if _OUT.value is not None:
+    out = os.path.expanduser(_OUT.value)
+  command_line.check_folder("out", out)
   return Settings(
-    out=_OUT.value or os.path.join("results", paper),
+    out=out,
     repeats=_REPEATS.value,
     rounds_scale=_SCALE.value,
     only=_ONLY.value,

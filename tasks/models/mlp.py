@@ -8,7 +8,7 @@ _layers = tf.keras.layers
 
 
 def softmax_regression(shape: tuple[int, ...], num_classes: int) -> tf.keras.Model:
-  """One dense layer: 7,850 weights on MNIST [paper, FedAgg Section V]."""
+  """One dense layer: 7,850 weights on MNIST [paper, FedAgg Section VII]."""
   return tf.keras.Sequential(
     [_layers.Input(shape), _layers.Flatten(), _layers.Dense(num_classes)]
   )

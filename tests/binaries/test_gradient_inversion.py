@@ -28,7 +28,7 @@ def _request(tmp_path, **changes):
     data_dir=None,
     cache_dir=str(tmp_path / "cache"),
     out=str(tmp_path / "out"),
-    hparams={"noise_multiplier": 0.01},
+    hparams={"fedavg_dpsgd": {"noise_multiplier": 0.01}},
     search=gradient_inversion.InversionHparams(iterations=2),
   )
   return request._replace(**changes)
@@ -154,7 +154,8 @@ def test_other_settings_are_refused_in_the_folder_of_results(finished):
   [
     (dict(algorithms=["fedag"]), "did you mean 'fedavg'"),
     (dict(algorithms=["twafl"], hparams={}), "the same parts in every round"),
-    (dict(algorithms=["fedavg"]), "None of the algorithms has .* noise_multiplier"),
+    (dict(hparams={"fedavg": {"noise_multiplier": 0.01}}), "noise_multiplier"),
+    (dict(hparams={"fedavg": {"epochs": 2}}), "epochs is 1 here"),
     (dict(num_examples=1000), r"num_examples must be in 1\.\.360"),
     (dict(run="no/run"), "no/run"),
   ],
@@ -165,9 +166,16 @@ def test_what_cannot_be_attacked_is_refused_and_nothing_is_written(tmp_path, wro
   assert not (tmp_path / "out").exists()
 
 
-def test_program_says_what_is_wrong_in_one_sentence(tmp_path):
+@pytest.mark.parametrize(
+  "flag, said",
+  [
+    ("--distance=l1", "distance must be one of l2, cosine"),
+    ("--hparams=fedavg:pseudo_step=0.1", "--hparams: 'fedavg:pseudo_step=0.1' is no"),
+  ],
+)
+def test_program_says_what_is_wrong_in_one_sentence(tmp_path, flag, said):
   out = tmp_path / "out"
-  flags = [f"--out={out}", "--distance=l1"]
+  flags = [f"--out={out}", flag]
   # Importing TensorFlow sets it in this process; the program is to be silent by itself.
   env = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
   done = subprocess.run(
@@ -178,5 +186,5 @@ def test_program_says_what_is_wrong_in_one_sentence(tmp_path):
     env=env,
   )
   assert done.returncode == 2 and not done.stdout
-  assert "distance must be one of l2, cosine" in done.stderr
+  assert said in done.stderr
   assert len(done.stderr.strip().split("\n")) == 1 and not out.exists()

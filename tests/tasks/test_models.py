@@ -178,8 +178,8 @@ _SHAPES = {
   "cifar10_lenet": _LENET,
   "cifar10_lenet_augmented": _LENET,
   "covid_ct_densenet121": _densenet121(2),
-  # Pictures of 224 by 224, pooled by 3.
-  "covid_ct_cnn10": _cnn10(128, 74 * 74 * 512),
+  # Pictures of 128 by 128, pooled by 3.
+  "covid_ct_cnn10": _cnn10(128, 42 * 42 * 512),
   "landmarks_densenet121": _densenet121(2028),
   "shakespeare_lstm": [
     ((90, 8),),
@@ -246,7 +246,7 @@ _COUNTS = {
   "shakespeare_lstm": 820_522,
   # Of 7,978,856 weights for 1,000 classes 1,025,000 are the classifier's.
   "covid_ct_densenet121": 6_953_856 + 1025 * 2,
-  "covid_ct_cnn10": sum(int(np.prod(s)) for t in _cnn10(128, 74 * 74 * 512) for s in t),
+  "covid_ct_cnn10": sum(int(np.prod(s)) for t in _cnn10(128, 42 * 42 * 512) for s in t),
   "landmarks_densenet121": 6_953_856 + 1025 * 2028,
   "emnist_digits_one_class": 228_010,
   "svhn_mlp": 1_578_506,
@@ -279,14 +279,15 @@ _DATA = {
   "cifar10": ((32, 32, 3), 10),
   "cifar100": ((32, 32, 3), 100),
   "har": ((128, 9), 6),
-  "covid_ct": ((224, 224, 3), 2),
+  "covid_ct_densenet121": ((224, 224, 3), 2),
+  "covid_ct_cnn10": ((128, 128, 3), 2),
   "landmarks": ((64, 64, 3), 2028),
   "shakespeare": ((80,), 90),
 }
 
 
 def _data(name: str) -> tuple[tuple[int, ...], int]:
-  return next(data for key, data in _DATA.items() if name.startswith(f"{key}_"))
+  return next(data for key, data in _DATA.items() if f"{name}_".startswith(f"{key}_"))
 
 
 @functools.cache

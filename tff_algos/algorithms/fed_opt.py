@@ -28,7 +28,7 @@ class _AdaptiveHparams(WeightedLocalSgd):
   server_learning_rate: float = hparam(
     0.01,
     "Step size of the server's adaptive optimizer (eta).",
-    source="convention; FedAgg Section V uses 0.001 for FedAdam",
+    source="convention; FedAgg Section VII uses 0.001 for FedAdam",
     low=0,
     open_low=True,
     tunable=True,

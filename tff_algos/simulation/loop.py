@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Optional
@@ -180,8 +181,12 @@ def _client_input(
 def _train_metrics(metrics: Mapping[str, Any]) -> Record:
   train = metrics["client_work"]["train"]
   plain = {name: np.asarray(value).item() for name, value in train.items()}
+  # Of no example there is no average, and a guarded division's 0 would look like one.
+  is_empty = plain.get("num_examples") == 0
   averages = {
-    f"train_{name}": value for name, value in plain.items() if isinstance(value, float)
+    f"train_{name}": math.nan if is_empty else value
+    for name, value in plain.items()
+    if isinstance(value, float)
   }
   return dict(
     averages, **{name: value for name, value in plain.items() if isinstance(value, int)}

@@ -53,6 +53,7 @@ class RecordWriter:
     path = os.path.join(self._run_dir, METRICS)
     self._csv = open(path, "w", newline="")  # noqa: SIM115 - closed by `close`
     csv.writer(self._csv).writerow(self._columns)
+    self._csv.flush()  # The first round may take long, and others read the file.
     for record in records:
       self.write(record)
 
@@ -74,6 +75,15 @@ class RecordWriter:
     if self._csv is not None:
       self._csv.close()
       self._events.close()
+
+
+def read_lines(path: str) -> list[list[str]]:
+  """The cells of a CSV's lines, without a last line that was cut short."""
+  with open(path, newline="", encoding="utf-8") as f:
+    lines = f.read().splitlines(keepends=True)
+  if lines and not lines[-1].endswith("\n"):
+    lines.pop()  # Also where it has all its cells: the last number may lack digits.
+  return list(csv.reader(lines))
 
 
 def rounds_to_target(
