@@ -98,15 +98,19 @@ def _read(cell: Cell, seed: int, settings: Settings) -> Optional[runs.Run]:
   run = runs.read_run(folder)
   held = {**run.hparams, **run.flags}
   task = tasks_registry.get(cell.task)
+  cohort = min(task.clients_per_round, cell.flags.get("num_clients", sys.maxsize))
   defaults = {
     "partition": task.partition,
     "partition_seed": 0,
-    "clients_per_round": task.clients_per_round,
+    "clients_per_round": cohort,
     "eval_every": 1,
-    **{name: value for name, value in task.hparams.items() if name in run.hparams},
+    "seed": seed,
+    **task.hparams,
   }
-  wanted = {"algorithm": cell.algorithm, "task": cell.task, "seed": seed, **cell.flags}
-  for flag, value in {**defaults, **wanted}.items():
+  wanted = {"algorithm": cell.algorithm, "task": cell.task, **cell.flags}
+  # Not every algorithm has all that a task sets.
+  wanted = {**{k: v for k, v in defaults.items() if k in held}, **wanted}
+  for flag, value in wanted.items():
     name = flag if flag in held else flag[len(cell.algorithm) + 1 :]
     if held.get(name) != (None if value == "inf" else value):
       raise command_line.UsageError(

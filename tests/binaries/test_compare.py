@@ -21,6 +21,12 @@ def test_table_gives_best_final_and_the_way_to_the_target(write_run, tmp_path):
   assert compare.table([run], None).split("\n")[2].endswith("| 4 | 6 |")
 
 
+def test_rounds_and_megabytes_are_of_all_rounds(write_run, tmp_path):
+  rounds = ["1,1,0.4,1,0,1000000,0", "2,1,0.5,1,0,1000000,0", "3,1,,1,0,1000000,0"]
+  run = read_run(write_run(tmp_path / "a", rounds=rounds))
+  assert compare.table([run], None).split("\n")[2].endswith("| 50.00 % | 3 | 3 |")
+
+
 def test_every_line_has_as_many_cells_as_the_head(write_run, tmp_path):
   run = read_run(write_run(tmp_path / "a"))
   for target in (None, 0.5, 0.9):
@@ -34,11 +40,17 @@ def _compare(*args):
 
 
 def test_program_writes_a_picture_and_prints_the_table(write_run, tmp_path):
-  runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", "fedgg")]
+  # A name that would be a formula, and one that a legend leaves out.
+  runs = [write_run(tmp_path / "$2^$_x"), write_run(tmp_path / "_b", "fedgg")]
   out = tmp_path / "both.png"
-  done = _compare(f"--runs={','.join(runs)}", f"--out={out}", "--target_accuracy=0.7")
+  done = _compare(
+    f"--runs={','.join(runs)}",
+    f"--out={out}",
+    "--target_accuracy=0.7",
+    r"--title=$\frac$",
+  )
   assert done.returncode == 0, done.stderr
-  assert done.stdout.count("\n") == 4 and "| a |" in done.stdout
+  assert done.stdout.count("\n") == 4 and "| $2^$_x |" in done.stdout
   header = out.read_bytes()[:24]
   assert header[:8] == b"\x89PNG\r\n\x1a\n"
   assert struct.unpack(">II", header[16:]) == (1680, 528)
@@ -52,6 +64,8 @@ def test_program_writes_a_picture_and_prints_the_table(write_run, tmp_path):
     (["--runs="], "runs is empty"),
     (["--target_accuracy=2"], "(0, 1]"),
     (["--out={tmp}/no/a.png"], "no folder"),
+    (["--out={tmp}/a.txt"], "let it end in .png"),
+    (["--out="], "out is empty"),
   ],
 )
 def test_bad_input_gets_one_sentence_and_nothing_is_written(

@@ -35,8 +35,11 @@ def test_program_writes_table_and_pictures(tmp_path):
   assert config["flags"]["partitions"] == ["iid", "dirichlet:beta=0.1"]
   assert config["command"] and config["versions"]
 
-  again = _run(out)
-  assert again.returncode == 2 and "is not empty" in again.stderr
+  other = _run(out)
+  assert other.returncode == 2 and "is not empty" in other.stderr
+  (out / "table.md").unlink()  # As if it had been killed: the same settings go on.
+  again = _run(out, "--partitions=iid; dirichlet:beta=0.1;iid")
+  assert again.returncode == 0 and again.stdout == (out / "table.md").read_text()
 
 
 def test_bad_split_gets_one_sentence_and_nothing_is_written(tmp_path):

@@ -46,7 +46,9 @@ def _details(described, run: int = 0) -> dict[str, dict[str, str]]:
 def test_row_of_a_run(write_run, tmp_path):
   flags = {"partition": "iid", "rounds": 30, "target_accuracy": 0.7}
   folder = write_run(tmp_path / "a", flags=flags, data={"note": "JPEG CIFAR-10"})
-  (tmp_path / "a/summary.json").write_text('{"peak_memory_bytes": 1500000000}')
+  (tmp_path / "a/summary.json").write_text(
+    '{"rounds": 4, "peak_memory_bytes": 1500000000}'
+  )
   assert _cells(_describe(folder)) == {
     "run": "a",
     "algorithm": "fedavg",
@@ -96,6 +98,15 @@ def test_loss_that_is_not_finite_is_a_gap_and_is_said(write_run, tmp_path):
   assert described["runs"][0]["loss"] == [(1, 2.0), (2, None), (3, None)]
   said = _details(described)["Worth knowing"]["training loss"]
   assert said == "not finite in 2 rounds, the first of them 2"
+
+
+def test_round_of_which_no_result_was_taken_has_no_loss(write_run, tmp_path):
+  head = (
+    "round,train_loss,test_accuracy,seconds,num_examples,num_dropped,bytes_down,bytes_up"
+  )
+  rounds = ["1,2.0,0.5,1,40,0,5,5", "2,0.0,0.5,1,0,4,5,5"]
+  described = _describe(write_run(tmp_path / "a", rounds=rounds, head=head))
+  assert described["runs"][0]["loss"] == [(1, 2.0), (2, None)]
 
 
 def test_final_accuracy_that_is_not_finite_has_no_number(write_run, tmp_path):
@@ -179,7 +190,7 @@ def test_details_say_what_a_run_was_made_by(write_run, tmp_path):
     data={"note": "", "examples": 50},
   )
   privacy = {"epsilon": None, "delta": 1e-5, "most_participations": 3}
-  (tmp_path / "a/summary.json").write_text(json.dumps({"privacy": privacy}))
+  (tmp_path / "a/summary.json").write_text(json.dumps({"rounds": 4, "privacy": privacy}))
   found = _details(_describe(folder))
   assert found["Made by"] == {
     "command": "python elsewhere/train.py '--run_dir=a b'",

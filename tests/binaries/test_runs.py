@@ -46,11 +46,39 @@ def test_run_that_has_not_ended_is_read_without_its_summary(write_run, tmp_path)
 
 def test_summary_gives_memory_and_privacy(write_run, tmp_path):
   folder = write_run(tmp_path / "a")
-  summary = {"peak_memory_bytes": 123, "privacy": _PRIVACY}
+  summary = {"rounds": 4, "peak_memory_bytes": 123, "privacy": _PRIVACY}
   (tmp_path / "a/summary.json").write_text(json.dumps(summary))
   run = runs.read_run(folder)
   assert run.peak_memory == 123
   assert "epsilon 2.5 at delta 1e-05" in run.privacy and "(3 rounds)" in run.privacy
+  assert run.has_ended
+
+
+def test_summary_of_fewer_rounds_is_not_that_of_the_run(write_run, tmp_path):
+  """Its epsilon would be too small for the rounds that came after it."""
+  folder = write_run(tmp_path / "a")
+  summary = {"rounds": 3, "peak_memory_bytes": 123, "privacy": _PRIVACY}
+  (tmp_path / "a/summary.json").write_text(json.dumps(summary))
+  run = runs.read_run(folder)
+  assert run.peak_memory is None and run.privacy == "" and not run.has_ended
+
+
+@pytest.mark.parametrize("text", ["", _HEAD, f"{_HEAD}\n", f"{_HEAD}\n1,2.5,0.2"])
+def test_run_that_has_only_begun_has_no_rounds(write_run, tmp_path, text):
+  folder = write_run(tmp_path / "a")
+  (tmp_path / "a/metrics.csv").write_text(text)
+  assert runs.read_run(folder).records == []
+  (tmp_path / "a/metrics.csv").unlink()
+  assert runs.read_run(folder).records == []
+
+
+def test_last_line_that_was_cut_short_is_left_out(write_run, tmp_path):
+  """Also within the last number, which would be a smaller one."""
+  folder = write_run(tmp_path / "a")
+  path = tmp_path / "a/metrics.csv"
+  whole = path.read_text()
+  path.write_text(whole + "5,1.0,0.5,1.0,0,1000,24")
+  assert len(runs.read_run(folder).records) == whole.count("\n") - 1 == 4
 
 
 def test_no_noise_is_no_privacy():
@@ -124,7 +152,6 @@ def _spoil(name: str, text: str):
 
 _BAD = {
   "no config": lambda folder: (folder / "config.json").unlink(),
-  "no metrics": lambda folder: (folder / "metrics.csv").unlink(),
   "config is no JSON": _spoil("config.json", "{"),
   "config is a list": _spoil("config.json", "[1]"),
   "flags are a list": _spoil("config.json", '{"flags": [1]}'),
@@ -133,14 +160,13 @@ _BAD = {
     "config.json", '{"flags": {"algorithm": "a", "target_accuracy": "high"}}'
   ),
   "no bytes": _spoil("metrics.csv", "round,test_accuracy\n1,0.5\n"),
-  "empty metrics": _spoil("metrics.csv", ""),
-  "a row cut off": _spoil("metrics.csv", f"{_HEAD}\n1,2.5,0.2"),
+  "a row cut off": _spoil("metrics.csv", f"{_HEAD}\n1,2.5,0.2\n"),
   "a word for a number": _spoil("metrics.csv", f"{_HEAD}\none,2,0.2,1,0,1,1\n"),
   "bytes of another encoding": lambda folder: (folder / "metrics.csv").write_bytes(
     b"\xff\xfe"
   ),
   "summary is cut off": _spoil("summary.json", "{"),
-  "privacy is a word": _spoil("summary.json", '{"privacy": "good"}'),
+  "privacy is a word": _spoil("summary.json", '{"rounds": 4, "privacy": "good"}'),
 }
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import math
 import os
+import re
+import signal
 import subprocess
 import sys
 
@@ -153,7 +155,8 @@ def test_some_settings_of_the_papers(items):
   assert (cell.rounds, cell.flags["twafl_base"]) == (200, math.e)
   cell = by_name["fedgg", "cifar10_lenet_augmented_beta0.1_fedgg"]
   assert (cell.rounds, cell.flags["partition"]) == (100, "dirichlet:beta=0.1,min_size=10")
-  cell = by_name["fedavg", "mnist_cnn_iid_C0.1_E5_Binf_lr0.1"]
+  of_table = {c.name: c for c in tables.cells_of(items["fedavg"][0]["2_cnn"])}
+  cell = of_table["mnist_cnn_iid_C0.1_E5_Binf_lr0.1"]
   assert cell.flags["clients_per_round"] == 10
   assert cell.flags["batch_size"] == "inf"
   assert cell.rounds == math.ceil(1.5 * 179)
@@ -267,11 +270,76 @@ def test_folder_of_another_run_is_refused(write_run, tmp_path):
   hparams = {"mu": 0.1, "batch_size": None}
   write_run(folder, "fedgg", hparams=hparams)
   assert len(cells.curves_of(cell, settings)) == 1
-  other = cell._replace(flags={"fedgg_mu": 0.2})
+  other = cell._replace(flags={"fedgg_mu": 0.2, "batch_size": "inf"})
   with pytest.raises(command_line.UsageError, match=r"run with mu=0.1, not 0.2"):
     cells.curves_of(other, settings)
   with pytest.raises(command_line.UsageError, match=r"algorithm='fedgg', not 'fedavg'"):
     cells.curves_of(cell._replace(algorithm="fedavg", flags={}), settings)
+
+
+@pytest.mark.parametrize(
+  "flags, hparams, said",
+  [
+    ({"seed": 7}, {}, "seed=7, not 0"),
+    ({"partition": "iid"}, {}, "partition='iid', not 'dirichlet"),
+    ({"clients_per_round": 3}, {}, "clients_per_round=3, not"),
+    ({"eval_every": 5}, {}, "eval_every=5, not 1"),
+    ({}, {"learning_rate": 9.0}, "learning_rate=9.0, not"),
+  ],
+)
+def test_run_with_other_than_the_tasks_defaults_is_refused(
+  write_run, tmp_path, flags, hparams, said
+):
+  cell, settings = Cell("a", "fedavg", "digits_cnn", 4), Settings(str(tmp_path))
+  write_run(tmp_path / "runs/a/seed0", flags=flags, hparams=hparams)
+  with pytest.raises(command_line.UsageError, match=re.escape(said)):
+    cells.curves_of(cell, settings)
+
+
+def test_run_that_was_killed_before_its_end_is_run_again(write_run, tmp_path, capfd):
+  """It has all its rounds, but no summary; and one that has only begun has none."""
+  settings = Settings(str(tmp_path), cache_dir=str(tmp_path / "cache"))
+  cell = Cell("a", "fedavg", "digits_cnn", 4, {"num_clients": 0})  # Refused at once.
+  folder = tmp_path / "runs/a/seed0"
+  write_run(folder, flags={"num_clients": 0})
+  assert cells.run_cells([cell], settings) == ["a, seed 0"]
+  (folder / "metrics.csv").unlink()
+  assert cells.unfinished([cell], settings) == "0 of 4 rounds"
+  write_run(tmp_path / "runs/b/seed0", flags={"num_clients": 0})
+  (tmp_path / "runs/b/seed0/summary.json").write_text('{"rounds": 4}')
+  capfd.readouterr()
+  assert cells.run_cells([cell._replace(name="b")], settings) == []
+
+
+def test_run_of_a_figures_program_with_fewer_rounds_is_not_done(write_run, tmp_path):
+  call = {"task": "absent", "rounds": 8}
+  item = tables.Program(
+    "F", "forgetting.py", {"a": call}, "table.md", "run_dir", "rounds"
+  )
+  write_run(tmp_path / "figure1/a")
+  (tmp_path / "figure1/a/table.md").write_text("")
+  settings = Settings(str(tmp_path))
+  assert tables.run_calls(item, "figure1", settings) == ["figure1, a"]
+  half = settings._replace(rounds_scale=0.5)  # Four rounds, which are there.
+  assert tables.run_calls(item, "figure1", half) == []
+
+
+def test_sigterm_ends_the_run_too(tmp_path):
+  """Else it goes on alone, and a second start trains in its folder."""
+  said = tmp_path / "said"
+  child = (
+    "import signal, sys, time\n"
+    f"def end(*_): open({str(said)!r}, 'w').write('ended'); sys.exit(0)\n"
+    "signal.signal(signal.SIGTERM, end); print('ready', flush=True); time.sleep(60)"
+  )
+  words = [sys.executable, "-c", child]
+  code = f"from binaries import cells; cells.run_program({words!r})"
+  command = [sys.executable, "-c", code]
+  with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+    assert program.stdout is not None and program.stdout.readline() == "ready\n"
+    program.terminate()
+    assert program.wait(timeout=60) == 128 + signal.SIGTERM
+  assert said.read_text() == "ended"
 
 
 # --- Numbers of several runs --------------------------------------------------------
@@ -322,6 +390,63 @@ def test_row_of_several_cells_takes_their_mean_or_the_best(write_run, tmp_path):
   assert least.startswith("| row | 40.0 | 50.0 | -10.0 | not reached |")
 
 
+def test_value_that_lacks_its_reference_is_not_called_not_reached(write_run, tmp_path):
+  """Of two seeds whose reference was run for one, one counts."""
+  accuracies = {("a", 0): 0.4, ("a", 1): 0.4, ("b", 1): 0.8}
+  settings = _settings_with(write_run, tmp_path, accuracies)
+  column = tables.Column("R", curves.rounds_to_share_of_best(0.5), compares=True)
+
+  def line(reference: str) -> str:
+    row = _row("a")._replace(reference=_row(reference).cells[0])
+    tables.write_table(tables.Table("T", ("l",), (column,), (row,)), "table1", settings)
+    return (tmp_path / "table1.md").read_text().split("\n")[4]
+
+  assert line("absent") == "| row | no reference |"
+  assert line("b") == "| row | 1 |"
+
+
+def test_reference_is_known_as_itself_though_its_loss_is_not_a_number(
+  write_run, tmp_path
+):
+  rounds = [f"{t},nan,{a},1.0,0,10,10" for t, a in enumerate((0.5, 0.6, 0.4, 0.5), 1)]
+  write_run(tmp_path / "runs/a/seed0", rounds=rounds)
+  cell = Cell("a", "fedavg", "digits_cnn", 4)
+  row = tables.Row(("row",), (cell,), reference=cell)
+  column = tables.Column("rounds", curves.rounds_to_final_of_reference, compares=True)
+  tables.write_table(
+    tables.Table("T", ("l",), (column,), (row,)), "table1", Settings(str(tmp_path))
+  )
+  assert (tmp_path / "table1.md").read_text().split("\n")[4] == "| row | 4 |"
+
+
+@pytest.mark.parametrize("loss", ["inf", "nan"])
+def test_diverged_run_among_repeats_is_drawn_and_written(write_run, tmp_path, loss):
+  head = "round,test_loss,test_accuracy,seconds,num_dropped,bytes_down,bytes_up"
+  for seed, value in enumerate(("1.0", loss)):
+    folder = tmp_path / f"runs/a/seed{seed}"
+    write_run(folder, rounds=[f"1,{value},0.5,1.0,0,10,10"], head=head)
+  panel = tables.Panel("p", {"a": Cell("a", "fedavg", "digits_cnn", 1)})
+  settings = Settings(str(tmp_path), repeats=2)
+  paths = tables.write_figure(tables.Figure("F", (panel,), True), "figure1", settings)
+  assert all(map(os.path.exists, paths))
+
+
+def test_all_runs_count_and_any_may_be_under_way(write_run, tmp_path):
+  """A row's second learning rate has begun: the row is shown, the runs are both its."""
+  (tmp_path / "b").mkdir()
+  write_run(tmp_path / "runs/b/seed0", rounds=["1,1.0,0.1,1.0,0,10,10"])
+  made = tuple(Cell(name, "fedavg", "digits_cnn", 2) for name in "ab")
+  table = tables.Table(
+    "T", ("label",), _COLUMNS, (tables.Row(("row",), made),), of_several="least"
+  )
+  tables.write_table(table, "table1", Settings(str(tmp_path)))
+  assert "| row | 1 of 2 rounds |" in (tmp_path / "table1.md").read_text()
+  done = "1,1.0,0.1,1.0,0,10,10", "2,1.0,0.2,1.0,0,10,10"
+  write_run(tmp_path / "runs/a/seed0", rounds=done)
+  tables.write_table(table, "table1", Settings(str(tmp_path)))
+  assert "1 of 2 runs are done" in (tmp_path / "table1.md").read_text()
+
+
 # --- The command line ---------------------------------------------------------------
 
 
@@ -338,6 +463,8 @@ def _program(*words: str) -> subprocess.CompletedProcess:
     (["--table=1", "--data_dirs=svhn"], "must be like cifar10=DIR,har=DIR"),
     (["--table=1", "--data_dirs=svhn=/absent"], "there is no folder /absent"),
     (["--table=1", "--rounds_scale=0"], "--rounds_scale must be more than 0"),
+    (["--table=1", "--rounds_scale=nan"], "--rounds_scale must be more than 0"),
+    (["--table=1", "--data_dirs=cifar=/tmp"], "there is no data set cifar, but c"),
     (["--table=1", "--repeats=0"], "repeats"),
   ],
 )
@@ -347,6 +474,18 @@ def test_bad_input_gets_one_sentence(words, said, tmp_path):
   assert said in done.stderr
   assert "Traceback" not in done.stderr
   assert not (tmp_path / "out").exists()
+
+
+def test_out_that_is_no_folder_and_rates_that_are_none_get_one_sentence(tmp_path):
+  (tmp_path / "file").write_text("")
+  done = _program("--table=1", "--norun", f"--out={tmp_path / 'file'}")
+  assert done.returncode == 2 and done.stderr.count("\n") == 1
+  assert "is not a folder that can be written to" in done.stderr
+  command = [sys.executable, "binaries/fedavg_tables.py", "--list"]
+  command += ["--learning_rates=0.1,high"]
+  done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+  assert done.returncode == 2 and done.stderr.count("\n") == 1
+  assert "must be positive numbers; found 'high'" in done.stderr
 
 
 def test_list_needs_no_data(tmp_path):

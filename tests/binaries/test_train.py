@@ -8,6 +8,7 @@ process that has imported TensorFlow and nothing was done in: each runs the prog
 from __future__ import annotations
 
 import csv
+import fcntl
 import glob
 import json
 import os
@@ -863,6 +864,19 @@ def test_config_of_another_program_is_refused(run_forked, tmp_path, content, res
   done = run_forked(*_SMALL, *place, *resume, cwd=tmp_path)
   _assert_refused(done, str(run_dir))
   assert _tree(tmp_path) == {"run", "run/config.json"}
+
+
+def test_folder_that_another_process_writes_is_refused(run_forked, tmp_path):
+  run_dir, place = _place(tmp_path)
+  run_dir.mkdir()
+  handle = os.open(run_dir, os.O_RDONLY)
+  try:
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    done = run_forked(*_SMALL, *place, cwd=tmp_path)
+  finally:
+    os.close(handle)
+  _assert_refused(done, "is being written by another process")
+  assert not list(run_dir.iterdir())
 
 
 def test_only_with_verbosity_a_mistake_has_a_traceback(run_forked, tmp_path):

@@ -594,6 +594,20 @@ def test_client_with_a_number_that_is_not_finite_is_counted_as_dropped(
   assert np.isfinite(record["train_loss"])
 
 
+def test_round_without_an_accepted_client_has_no_training_loss(
+  process_of, federation, tmp_path
+):
+  """An average of nothing: 0 would look like a perfect fit."""
+  spec = federation.model.example_spec
+  x, y = federation.clients.examples("client 2", spec)
+  x[0, 0] = np.nan
+  poisoned = client_data.write_clients(str(tmp_path), {"one": (x, y)}, spec)
+  settings = loop.Settings(rounds=1, clients_per_round=1)
+  [record] = loop.run(process_of("fedavg"), poisoned, settings).records
+  assert record["num_accepted"] == record["num_examples"] == 0
+  assert np.isnan(record["train_loss"])
+
+
 def test_clients_in_memory_are_the_same_clients(federation, process_of):
   process = process_of("fedavg")
   on_disk = loop.run(process, federation.clients, _settings(2))
