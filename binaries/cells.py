@@ -109,7 +109,7 @@ def _read(cell: Cell, seed: int, settings: Settings) -> Optional[runs.Run]:
   }
   wanted = {"algorithm": cell.algorithm, "task": cell.task, **cell.flags}
   # Not every algorithm has all that a task sets.
-  wanted = {**{k: v for k, v in defaults.items() if k in held}, **wanted}
+  wanted.update((k, v) for k, v in defaults.items() if k in held and k not in wanted)
   for flag, value in wanted.items():
     name = flag if flag in held else flag[len(cell.algorithm) + 1 :]
     if held.get(name) != (None if value == "inf" else value):

@@ -203,13 +203,13 @@ def _to_target(summary: Mapping[str, Any]) -> tuple[str, Optional[int]]:
 
 
 def _parts(run: Run) -> list[tuple[str, str, int]]:
-  """Direction, part and bytes; runs from before parts were counted have one part."""
+  """Direction, part and bytes, of which rounds from before parts were counted are one."""
   summary = run.summarize()
   both = {way: summary[f"bytes_{way}"] for way in ("down", "up")}
-  by_part = {
-    way: parts or {"parts not counted": both[way]}
-    for way, parts in summary["bytes_by_part"].items()
-  }
+  by_part = {}
+  for way, parts in summary["bytes_by_part"].items():
+    rest = both[way] - sum(parts.values())
+    by_part[way] = {**parts, "parts not counted": rest} if rest else parts
   return records.large_parts(by_part, 1e-3 * sum(both.values()))
 
 

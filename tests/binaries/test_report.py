@@ -144,6 +144,18 @@ def test_bytes_of_a_run_from_before_parts_were_counted(write_run, tmp_path):
   assert found == [("down", what, 3_000_000), ("up", what, 3_000_000)]
 
 
+def test_bytes_of_a_run_that_went_on_when_parts_were_counted_add_up(write_run, tmp_path):
+  rounds = ["1,1,0.5,1,0,500,600,,,,", "2,1,0.5,1,0,9000,10000,9000,9000,1000,0"]
+  folder = write_run(tmp_path / "a", rounds=rounds, head=_PART_HEAD)
+  assert _describe(folder)["runs"][0]["bytes"] == [
+    ("down", "model", 9000),
+    ("down", "parts not counted", 500),
+    ("up", "model", 9000),
+    ("up", "state", 1000),
+    ("up", "parts not counted", 600),
+  ]
+
+
 # --- Tasks, settings and splits ------------------------------------------------------
 
 
