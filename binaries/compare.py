@@ -20,7 +20,6 @@ if __name__ == "__main__":  # Before what a broken environment fails to import.
 from collections.abc import Sequence
 from typing import Optional
 
-import matplotlib
 from matplotlib.figure import Figure
 
 from binaries import command_line, markdown
@@ -71,8 +70,9 @@ def draw(runs: Sequence[Run], path: str, title: str) -> None:
   for axes in (by_round, bytes_by_round, by_bytes):
     axes.grid(alpha=0.3)
   # Named, as a label that begins with "_" is left out else.
-  by_round.legend(by_round.get_lines(), labels(runs))
-  figure.suptitle(title)
+  legend = by_round.legend(by_round.get_lines(), labels(runs))
+  for text in (*legend.get_texts(), figure.suptitle(title)):
+    text.set_parse_math(False)  # A "$" is a "$".
   figure.savefig(path, dpi=120)
 
 
@@ -92,8 +92,7 @@ def main(argv: Sequence[str]) -> None:
   except command_line.UsageError as error:
     command_line.fail(error)
   try:
-    with matplotlib.rc_context({"text.parse_math": False}):  # A "$" is a "$".
-      draw(runs, out, title)
+    draw(runs, out, title)
   except OSError as error:
     command_line.fail(error)
   print(table(runs, target))
