@@ -261,7 +261,7 @@ def run(
   if config.runtime == "in_process":
     with user_input():
       in_process.prepare(config.devices)
-  _check_run_dir(config, resume)
+  _goes_on(config, resume, folder)
   prepared = _prepare(config, folder)
   with user_input():
     watcher = watch(prepared)
@@ -269,7 +269,7 @@ def run(
   with contextlib.ExitStack() as stack:
     stack.enter_context(_alone_in(run_dir))
     # Again, as another process may have been here since.
-    goes_on = _check_run_dir(config, resume) and checkpoints.exists(folder)
+    goes_on = _goes_on(config, resume, folder)
     records.write_json(os.path.join(run_dir, runs.CONFIG), _describe(prepared))
     runtime = stack.enter_context(
       runtimes.create_runtime(
@@ -322,6 +322,19 @@ def _alone_in(run_dir: str) -> Iterator[None]:
     yield
   finally:
     os.close(handle)
+
+
+def _goes_on(config: Config, resume: bool, checkpoint_folder: str) -> bool:
+  """Whether the run starts from a checkpoint; an error if a finished one would be lost."""
+  is_there = _check_run_dir(config, resume)
+  if is_there and not checkpoints.exists(checkpoint_folder):
+    if os.path.exists(os.path.join(config.run_dir, records.SUMMARY)):
+      raise InputError(
+        f"{config.run_dir} holds a finished run without its {_CHECKPOINTS}, which cannot "
+        "be gone on with: move it away or choose another --run_dir."
+      )
+    return False
+  return is_there
 
 
 def _check_run_dir(config: Config, resume: bool) -> bool:

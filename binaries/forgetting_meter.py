@@ -122,14 +122,23 @@ class Meter:
     if not self._started:
       self._started = True
       records.write_json(os.path.join(config.run_dir, _SETTINGS), self._settings)
-      self._rows.cut(start.rounds_done)
+
+      def keeps(t: int) -> bool:
+        # Not one that was measured only because it was to be the last.
+        return t < this and self._is_measured(t)
+
+      self._rows.cut(keeps)
       if self._correlate is not None:
-        self._fisher_rows.cut(start.rounds_done)
-    if this < 2 or (this % config.eval_every and this < config.rounds):
+        self._fisher_rows.cut(keeps)
+    if not self._is_measured(this):
       return
     self._rows.add(self._forgetting_rows(this, start))
     if self._correlate is not None:
       self._fisher_rows.add(self._correlation_rows(this, start, self._correlate))
+
+  def _is_measured(self, this: int) -> bool:
+    config = self._prepared.config
+    return this >= 2 and (this % config.eval_every == 0 or this >= config.rounds)
 
   def _cohort(self, this: int) -> list[str]:
     """The clients of a round, counted from 1."""

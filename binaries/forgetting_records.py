@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
@@ -60,9 +60,9 @@ class RowFile:
   def __init__(self, path: str, kind: Any):
     self._path, self._kind = path, kind
 
-  def cut(self, rounds_done: int) -> None:
-    """Keeps the rows of the first rounds alone."""
-    rows = [row for row in read_rows(self._path, self._kind) if row.round <= rounds_done]
+  def cut(self, keeps: Callable[[int], bool]) -> None:
+    """Keeps the rows of some rounds alone."""
+    rows = [row for row in read_rows(self._path, self._kind) if keeps(row.round)]
     with open(self._path, "w", newline="") as f:
       csv.writer(f).writerows([self._kind._fields, *rows])
 

@@ -13,6 +13,7 @@ import glob
 import json
 import os
 import pathlib
+import shutil
 import signal
 import struct
 import subprocess
@@ -612,6 +613,18 @@ def test_finished_run_resumed_does_nothing_more(finished, run_forked):
   assert (done.status, done.err) == (0, "")
   assert _rows(finished.run_dir) == rows
   assert _json(finished.run_dir / "summary.json")["stopped_early"] is False
+
+
+def test_finished_run_without_its_checkpoints_is_not_written_over(
+  finished, run_forked, tmp_path
+):
+  run_dir, place = _place(tmp_path)
+  without = shutil.ignore_patterns("checkpoints")
+  shutil.copytree(finished.run_dir, run_dir, ignore=without)
+  before = _rows(run_dir)
+  flags = [*finished.flags, *place, f"--rounds={_ROUNDS + 1}", "--resume"]
+  _assert_refused(run_forked(*flags, cwd=tmp_path), "without its checkpoints")
+  assert _rows(run_dir) == before
 
 
 def test_mistake_found_after_tff_was_imported_is_one_sentence(tmp_path):
