@@ -325,7 +325,7 @@ def _alone_in(run_dir: str) -> Iterator[None]:
 
 
 def _goes_on(config: Config, resume: bool, checkpoint_folder: str) -> bool:
-  """Whether the run starts from a checkpoint; an error if a finished one would be lost."""
+  """Whether the run starts from a checkpoint; refuses to lose a finished one."""
   is_there = _check_run_dir(config, resume)
   if is_there and not checkpoints.exists(checkpoint_folder):
     if os.path.exists(os.path.join(config.run_dir, records.SUMMARY)):
