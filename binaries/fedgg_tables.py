@@ -36,7 +36,7 @@ from binaries.tables import (
 
 _TASKS = {
   "svhn": "svhn_mlp",
-  # The paper's accuracies are out of reach without augmented pictures (results/fedgg).
+  # With plain pictures FedAvg is far below the paper's accuracy (results/fedgg).
   "cifar10": "cifar10_lenet_augmented",
   "cifar100": "cifar100_vgg16",
 }

@@ -433,7 +433,6 @@ def test_diverged_run_among_repeats_is_drawn_and_written(write_run, tmp_path, lo
 
 def test_all_runs_count_and_any_may_be_under_way(write_run, tmp_path):
   """A row's second learning rate has begun: the row is shown, the runs are both its."""
-  (tmp_path / "b").mkdir()
   write_run(tmp_path / "runs/b/seed0", rounds=["1,1.0,0.1,1.0,0,10,10"])
   made = tuple(Cell(name, "fedavg", "digits_cnn", 2) for name in "ab")
   table = tables.Table(
