@@ -95,7 +95,7 @@ class Column(NamedTuple):
   """A number of a table.
 
   Attributes:
-    name: Its key in `Row.paper` and its heading.
+    name: Its key in `Row.paper`.
     value: What it is of a curve and the row's reference.
     unit: "%" for a share of 1 shown in percent, "" for a number shown as it is.
     digits: After the decimal point.
@@ -107,6 +107,11 @@ class Column(NamedTuple):
   unit: str = ""
   digits: int = 0
   compares: bool = False
+
+  @property
+  def heading(self) -> str:
+    """What stands above it."""
+    return f"{self.name} ({self.unit})" if self.unit else self.name
 
 
 class Table(NamedTuple):
@@ -364,7 +369,7 @@ def _points(
 ) -> table_pictures.Points:
   printed = [result.row.paper.get(column.name) for result in results]
   return table_pictures.Points(
-    f"{column.name} ({column.unit})" if column.unit else column.name,
+    column.heading,
     [(r.values[place].mean, r.values[place].std or 0.0) for r in results],
     [number if isinstance(number, float) else None for number in printed],
   )
@@ -375,8 +380,7 @@ def _rows_as_markdown(table: Table, results: Sequence[_Result]) -> str:
   has_choice = any(len(row.cells) > 1 for row in table.rows)
   head = list(table.labels)
   for column, has_paper in zip(table.columns, compared):
-    name = f"{column.name} ({column.unit})" if column.unit else column.name
-    head += [name, "paper", "difference"] if has_paper else [name]
+    head += [column.heading] + ["paper", "difference"] * has_paper
   lines = []
   for result in results:
     line = list(result.row.labels)
