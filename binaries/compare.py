@@ -17,6 +17,7 @@ if __name__ == "__main__":  # Before what a broken environment fails to import.
 
   preflight.check_and_quiet(sys.argv)
 
+import math
 from collections.abc import Sequence
 from typing import Optional
 
@@ -55,11 +56,15 @@ def table(runs: Sequence[Run], target: Optional[float]) -> str:
 
 def draw(runs: Sequence[Run], path: str, title: str) -> None:
   """Draws the three panels as a PNG."""
-  figure = Figure(figsize=(14, 4.4), layout="constrained")
+  names = labels(runs)
+  # About 150 characters fit into the picture's width; a name has a line before it.
+  columns = max(1, 150 // (max(map(len, names)) + 6))
+  height = 4.2 + 0.23 * math.ceil(len(names) / columns)
+  figure = Figure(figsize=(14, height), layout="constrained")
   grid = figure.add_gridspec(1, 3)
   by_round, bytes_by_round, by_bytes = (figure.add_subplot(grid[k]) for k in range(3))
-  for run, label in zip(runs, labels(runs)):
-    by_round.plot(run.rounds, run.accuracy, label=label, linewidth=1.2)
+  for run in runs:
+    by_round.plot(run.rounds, run.accuracy, linewidth=1.2)
     bytes_by_round.plot(run.rounds, run.megabytes, linewidth=1.2)
     by_bytes.plot(run.megabytes, run.accuracy, linewidth=1.2)
   by_round.set(xlabel="round", ylabel="test accuracy (%)")
@@ -70,7 +75,9 @@ def draw(runs: Sequence[Run], path: str, title: str) -> None:
   for axes in (by_round, bytes_by_round, by_bytes):
     axes.grid(alpha=0.3)
   # Named, as a label that begins with "_" is left out else.
-  legend = by_round.legend(by_round.get_lines(), labels(runs))
+  legend = figure.legend(
+    by_round.get_lines(), names, loc="outside lower center", ncols=columns
+  )
   for text in (*legend.get_texts(), figure.suptitle(title)):
     text.set_parse_math(False)  # A "$" is a "$".
   figure.savefig(path, dpi=120)
