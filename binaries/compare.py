@@ -17,7 +17,6 @@ if __name__ == "__main__":  # Before what a broken environment fails to import.
 
   preflight.check_and_quiet(sys.argv)
 
-import math
 from collections.abc import Sequence
 from typing import Optional
 
@@ -59,7 +58,7 @@ def draw(runs: Sequence[Run], path: str, title: str) -> None:
   names = labels(runs)
   # About 150 characters fit into the picture's width; a name has a line before it.
   columns = max(1, 150 // (max(map(len, names)) + 6))
-  height = 4.2 + 0.23 * math.ceil(len(names) / columns)
+  height = 4.4 + 0.23 * ((len(names) - 1) // columns)
   figure = Figure(figsize=(14, height), layout="constrained")
   grid = figure.add_gridspec(1, 3)
   by_round, bytes_by_round, by_bytes = (figure.add_subplot(grid[k]) for k in range(3))
