@@ -139,6 +139,13 @@ def main(argv: Sequence[str]) -> None:
     out = f"runs/benchmark-{stamp}" if _OUT.value is None else _OUT.value
     _check_out(out)
     chosen = _choose(_FRAMEWORK, _check_framework)  # Last: it imports TFF.
+    if algorithms != [measurements.BASELINE] and not set(chosen).difference(
+      measurements.FEDAVG_ONLY
+    ):
+      raise command_line.UsageError(
+        f"--algorithm={','.join(algorithms)} is for our runtimes, of which --framework="
+        f"{','.join(chosen)} has none: bare and tff run {measurements.BASELINE} only."
+      )
     _make_out(out)
   except command_line.UsageError as error:
     command_line.fail(error)

@@ -38,9 +38,11 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
 
 
 def check_folder(name: str, folder: str) -> None:
-  """Raises `UsageError` if the folder neither is there nor can be made."""
+  """Raises `UsageError` if the folder neither is there nor can be made locally."""
   if not folder:
     raise UsageError(f"{name} is empty: name a folder.")
+  if "://" in folder:
+    raise UsageError(f"{folder} cannot be the {name}: it must be a local folder.")
   there = os.path.abspath(folder)
   while not os.path.exists(there):
     there = os.path.dirname(there)

@@ -367,6 +367,12 @@ def _check_run_dir(config: Config, resume: bool) -> bool:
         f"{config.run_dir} holds a run with {name}={old.get(name)!r}, not "
         f"{new[name]!r}: resume it with the settings it was started with."
       )
+  done = len(runs.read_run(config.run_dir).records)
+  if config.rounds < done:
+    raise InputError(
+      f"{config.run_dir} has {done} rounds already: ask for as many or more by --rounds, "
+      f"not {config.rounds}."
+    )
   return True
 
 
@@ -465,6 +471,11 @@ def newest_weights(run_dir: str, task: str, model: Model) -> RunWeights:
       flags = config["flags"]
       algorithm = algorithms_registry.get(flags["algorithm"])
       hparams = algorithm.hparams_class()(**config["hparams"])
+    except OSError as error:
+      raise InputError(
+        f"{run_dir or 'The empty name'} is no folder of a run: {error.strerror}, "
+        f"{runs.CONFIG}."
+      ) from error
     except (ValueError, KeyError, TypeError) as error:
       raise InputError(
         f"{run_dir} holds a {runs.CONFIG} that is not of train.py: give a run's folder."

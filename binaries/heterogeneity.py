@@ -38,7 +38,9 @@ _PARTITIONS = flags.DEFINE_string(
 )
 _NUM_CLIENTS = flags.DEFINE_integer("num_clients", None, "Clients; default: the task's.")
 _SEED = flags.DEFINE_integer("partition_seed", 0, "Seed of the splits.")
-_OUT = flags.DEFINE_string("out", None, "Folder for the results, new or empty.")
+_OUT = flags.DEFINE_string(
+  "out", None, "Folder for the results: new, empty or of the same settings."
+)
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "Of the data set; default: TFDS's own.")
 _CACHE_DIR = flags.DEFINE_string(
   "cache_dir", "~/.cache/tff_algos", "Folder for prepared data."
@@ -74,6 +76,8 @@ def main(argv: Sequence[str]) -> None:
     specs = list(dict.fromkeys(spec.strip() for spec in given.split(";")))
     for spec in specs:
       partitions.parse(spec)
+    if _SEED.value < 0:
+      raise ValueError(f"--partition_seed must be >= 0; found {_SEED.value}.")
   except ValueError as error:
     command_line.fail(error)
   # Here, as they import TensorFlow.

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Optional
 from binaries import frameworks, workloads
 
 BASELINE = "fedavg"
-_FEDAVG_ONLY = (frameworks.BARE, frameworks.TFF)
+FEDAVG_ONLY = (frameworks.BARE, frameworks.TFF)
 # A round of the slowest algorithm takes minutes; TFF may wait for its worker for ever.
 _ANSWER_SECONDS = 1800
 
@@ -44,7 +44,7 @@ def jobs_of(workload: str, names: Sequence[str], algorithms: Sequence[str]) -> l
   return [
     Job(workload, framework, algorithm)
     for framework in names
-    for algorithm in ([BASELINE] if framework in _FEDAVG_ONLY else algorithms)
+    for algorithm in ([BASELINE] if framework in FEDAVG_ONLY else algorithms)
   ]
 
 
@@ -265,7 +265,7 @@ def summarize(measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
         max_seconds=max(m.seconds) if ok else None,
         ratio_to_bare=ratio(m.job, framework=frameworks.BARE, algorithm=BASELINE),
         ratio_to_fedavg=(
-          None if m.job.framework in _FEDAVG_ONLY else ratio(m.job, algorithm=BASELINE)
+          None if m.job.framework in FEDAVG_ONLY else ratio(m.job, algorithm=BASELINE)
         ),
         first_round_seconds=m.first_seconds[0] if m.first_seconds else None,
         setup_seconds=m.setup_seconds,

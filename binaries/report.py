@@ -299,7 +299,10 @@ def main(argv: Sequence[str]) -> None:
     runs, out, title, target = read_flags()
   except command_line.UsageError as error:
     command_line.fail(error)
-  write(runs, out, title=title, target=target)
+  try:
+    write(runs, out, title=title, target=target)
+  except OSError as error:
+    command_line.fail(error)
   print(f"{_count(len(runs), 'run')} in {out}")
 
 

@@ -10,7 +10,9 @@ import csv
 import io
 import math
 import os
+import re
 import statistics
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Optional, Union
 
@@ -32,11 +34,14 @@ from binaries.cells import (
 from binaries.curves import Curve, Measure, best, by_round, deviation, final
 from tasks import registry as tasks_registry
 
-_TABLE = flags.DEFINE_list("table", [], "Tables of the paper, such as 1,2.")
-_FIGURE = flags.DEFINE_list("figure", [], "Figures of the paper, such as 2.")
-_LIST = flags.DEFINE_boolean("list", False, "List the tables and figures, and end.")
+_PLACE = dict(module_name=sys.argv[0])  # Where absl looks for what --help shows.
+_TABLE = flags.DEFINE_list("table", [], "Tables of the paper, such as 1,2.", **_PLACE)
+_FIGURE = flags.DEFINE_list("figure", [], "Figures of the paper, such as 2.", **_PLACE)
+_LIST = flags.DEFINE_boolean(
+  "list", False, "List the tables and figures, and end.", **_PLACE
+)
 _REPEATS = flags.DEFINE_integer(
-  "repeats", 1, "Runs of each cell, with seeds 0, 1, ..., on the same split.", 1
+  "repeats", 1, "Runs of each cell, with seeds 0, 1, ..., on the same split.", 1, **_PLACE
 )
 _SCALE = flags.DEFINE_float(
   "rounds_scale",
@@ -44,27 +49,35 @@ _SCALE = flags.DEFINE_float(
   "What every cell's rounds are multiplied by, for a cheaper version; a later start with "
   "more goes on with the same runs.",
   0.0,
+  **_PLACE,
 )
 _ONLY = flags.DEFINE_list(
-  "only", [], "Run only cells whose names hold one of these texts, such as iid_20."
+  "only",
+  [],
+  "Run only cells whose names hold one of these texts, such as iid_20.",
+  **_PLACE,
 )
 _RUN = flags.DEFINE_boolean(
-  "run", True, "Run what is not done; --norun writes what is there."
+  "run", True, "Run what is not done; --norun writes what is there.", **_PLACE
 )
 _REPORT = flags.DEFINE_boolean(
-  "report", False, "Write report.html too, a page of all runs there."
+  "report", False, "Write report.html too, a page of all runs there.", **_PLACE
 )
 _OUT = flags.DEFINE_string(
-  "out", None, "Folder of tables, figures and runs; default: results/<paper>."
+  "out", None, "Folder of tables, figures and runs; default: results/<paper>.", **_PLACE
 )
 _DATA_DIRS = flags.DEFINE_list(
   "data_dirs",
   [],
   "Folders of data sets, by the first word of a task's name: "
   "cifar10=DIR,har=DIR; others are where their loaders look.",
+  **_PLACE,
 )
 _CACHE_DIR = flags.DEFINE_string(
-  "cache_dir", None, "Folder for prepared client data; default: that of train.py."
+  "cache_dir",
+  None,
+  "Folder for prepared client data; default: that of train.py.",
+  **_PLACE,
 )
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -479,11 +492,29 @@ def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
   return buffer.getvalue()
 
 
+_SCALED = "Every cell ran {} of the paper's rounds."
+
+
+def _check_scale(key: str, settings: Settings, *, run: bool) -> None:
+  """Raises `UsageError` if writing a table anew would only take numbers out of it."""
+  path = os.path.join(settings.out, f"{key}.md")
+  if not os.path.exists(path):
+    return
+  with open(path) as f:
+    found = re.search(_SCALED.format("([0-9.e+-]+)"), f.read())
+  before, now = float(found[1]) if found else 1.0, settings.rounds_scale
+  if now < before or (now > before and not run):
+    raise command_line.UsageError(
+      f"{path} was written with --rounds_scale={before:g}, of which {now:g} shows less: "
+      "give that one, or another --out."
+    )
+
+
 def _remarks(note: str, cells: Sequence[Cell], settings: Settings) -> str:
   """What a reader must know of the runs behind a table or figure."""
   parts = [note] if note else []
   if settings.rounds_scale != 1:
-    parts.append(f"Every cell ran {settings.rounds_scale:g} of the paper's rounds.")
+    parts.append(_SCALED.format(settings.rounds_scale))
   by_name = {cell.name: cell for cell in cells}
   curves = [curve for cell in by_name.values() for curve in curves_of(cell, settings)]
   notes = sorted({curve.note for curve in curves if curve.note})
@@ -523,14 +554,14 @@ def start(
       if _LIST.value:
         print_list(items, settings)
         return
-      chosen = _choose(items)
+      chosen = _choose(items, settings)
     except command_line.UsageError as error:
       command_line.fail(error)
     try:
       failed = make(chosen, settings, run=_RUN.value)
       if _REPORT.value:
         print(write_report(paper, settings))
-    except command_line.UsageError as error:
+    except (command_line.UsageError, OSError) as error:
       command_line.fail(error)
     if failed:
       message = f"{len(failed)} runs failed: {'; '.join(failed)}."
@@ -540,7 +571,14 @@ def start(
 
 
 def make(items: Mapping[str, Item], settings: Settings, *, run: bool) -> list[str]:
-  """Runs what is missing of tables and figures, and writes them; the runs that failed."""
+  """Runs what is missing of tables and figures, and writes them; the runs that failed.
+
+  Raises:
+    UsageError: A table that is there was written with another scale of rounds, so that
+      writing it now would lose numbers.
+  """
+  for key in items:
+    _check_scale(key, settings, run=run)
   failed = []
   for key, item in items.items():
     if isinstance(item, Program):
@@ -580,7 +618,8 @@ def item_program(item: Item) -> str:
   return f"by {item.program}" if isinstance(item, Program) else ""
 
 
-def _choose(items: Mapping[str, Item]) -> dict[str, Item]:
+def _choose(items: Mapping[str, Item], settings: Settings) -> dict[str, Item]:
+  """What the flags name; of it, what has a cell or call that --only lets pass."""
   chosen: dict[str, Item] = {}
   for kind, names in (("table", _TABLE.value), ("figure", _FIGURE.value)):
     for name in names:
@@ -597,7 +636,26 @@ def _choose(items: Mapping[str, Item]) -> dict[str, Item]:
     raise command_line.UsageError(
       "Say which by --table or --figure; --list shows what there is."
     )
-  return chosen
+  wanted = {
+    key: item
+    for key, item in chosen.items()
+    if any(is_wanted(name, settings) for name in _names(item))
+  }
+  if chosen and not wanted:
+    names = [name for item in chosen.values() for name in _names(item)]
+    raise command_line.UsageError(
+      f"--only={','.join(settings.only)} is in none of the names of "
+      f"{', '.join(chosen)}, such as {names[0]} and {names[-1]}."
+    )
+  return wanted
+
+
+def _names(item: Item) -> list[str]:
+  return (
+    list(item.calls)
+    if isinstance(item, Program)
+    else [cell.name for cell in cells_of(item)]
+  )
 
 
 def _settings(paper: str) -> Settings:

@@ -161,6 +161,8 @@ def _parse(argv: Sequence[str]) -> list[str]:
     argv = [argv[0], *flags.FLAGS.read_flags_from_files(argv[1:], force_gnu=False)]
   except flags.Error as error:
     raise command_line.UsageError(str(error)) from error
+  if "--list" in argv:
+    return command_line.parse_flags([argv[0], "--list"])
   algorithm = _value_in(argv, "algorithm", _DEFAULT_ALGORITHM)
   task = _value_in(argv, "task", _DEFAULT_TASK)
   try:
@@ -169,8 +171,7 @@ def _parse(argv: Sequence[str]) -> list[str]:
       tasks_registry.get(task)
   except ValueError as error:
     raise command_line.UsageError(str(error)) from error
-  if "--list" not in argv:
-    _define_hparam_flags(algorithm)
+  _define_hparam_flags(algorithm)
   _check_foreign_flags(argv, algorithm)
   return command_line.parse_flags(argv)
 

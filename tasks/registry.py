@@ -534,7 +534,7 @@ def _import_task(name: str) -> Task:
   module, _, attribute = name.partition(":")
   try:
     task = getattr(importlib.import_module(module), attribute)
-  except (ImportError, AttributeError) as error:
+  except (ImportError, AttributeError, ValueError) as error:
     raise ValueError(f"The task {name!r} cannot be imported: {error}.") from error
   if not isinstance(task, Task):
     raise ValueError(

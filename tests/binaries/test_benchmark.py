@@ -153,6 +153,7 @@ def test_program_leaves_nothing_behind(finished):
     ("--workload=", "--workload is empty"),
     ("--algorithm=fedag", "did you mean 'fedavg'"),
     ("--rounds=0", "at least 1; found 0"),
+    ("--framework=bare --algorithm=fedgg", "bare and tff run fedavg only"),
     ("--out=full", "full is not empty"),
     ("--out=full/file", "full/file cannot be used"),
   ],
@@ -160,7 +161,7 @@ def test_program_leaves_nothing_behind(finished):
 def test_bad_input_gets_one_sentence_and_nothing_is_written(tmp_path, wrong, said):
   (tmp_path / "full").mkdir()
   (tmp_path / "full/file").touch()
-  command = [sys.executable, _PROGRAM, "--out=new", wrong]
+  command = [sys.executable, _PROGRAM, "--out=new", *wrong.split()]
   done = subprocess.run(
     command, cwd=tmp_path, capture_output=True, text=True, timeout=300
   )

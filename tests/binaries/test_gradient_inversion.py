@@ -157,7 +157,8 @@ def test_other_settings_are_refused_in_the_folder_of_results(finished):
     (dict(hparams={"fedavg": {"noise_multiplier": 0.01}}), "noise_multiplier"),
     (dict(hparams={"fedavg": {"epochs": 2}}), "epochs is 1 here"),
     (dict(num_examples=1000), r"num_examples must be in 1\.\.360"),
-    (dict(run="no/run"), "no/run"),
+    (dict(run="no/run"), "no/run is no folder of a run: No such file"),
+    (dict(run=""), "The empty name is no folder of a run"),
   ],
 )
 def test_what_cannot_be_attacked_is_refused_and_nothing_is_written(tmp_path, wrong, said):

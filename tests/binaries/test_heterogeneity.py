@@ -7,6 +7,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 
 def _run(out, *flags):
   command = [
@@ -42,8 +44,15 @@ def test_program_writes_table_and_pictures(tmp_path):
   assert again.returncode == 0 and again.stdout == (out / "table.md").read_text()
 
 
-def test_bad_split_gets_one_sentence_and_nothing_is_written(tmp_path):
-  done = _run(tmp_path / "out", "--partitions=iid;shard")
+@pytest.mark.parametrize(
+  "wrong, said",
+  [
+    ("--partitions=iid;shard", "shards"),
+    ("--partition_seed=-1", "--partition_seed must be >= 0; found -1"),
+  ],
+)
+def test_bad_split_gets_one_sentence_and_nothing_is_written(tmp_path, wrong, said):
+  done = _run(tmp_path / "out", wrong)
   assert done.returncode == 2
-  assert "shards" in done.stderr and len(done.stderr.strip().split("\n")) == 1
+  assert said in done.stderr and len(done.stderr.strip().split("\n")) == 1
   assert not list(tmp_path.iterdir())

@@ -297,6 +297,7 @@ def test_program_writes_the_page(write_run, tmp_path):
   [
     (["--runs={tmp}/nothing"], "nothing holds no run"),
     (["--out={tmp}/a"], "is a folder"),
+    (["--out=/dev/full"], "No space left"),
   ],
 )
 def test_bad_input_gets_one_sentence_and_nothing_is_written(

@@ -446,6 +446,32 @@ def test_all_runs_count_and_any_may_be_under_way(write_run, tmp_path):
   assert "1 of 2 runs are done" in (tmp_path / "table1.md").read_text()
 
 
+def test_table_is_not_written_anew_with_fewer_numbers(write_run, tmp_path):
+  cell = Cell("a", "fedavg", "digits_cnn", 8)
+  write_run(tmp_path / "runs/a/seed0")
+  column = tables.Column("best accuracy", curves.best, "%", 2)
+  row = tables.Row(("a",), (cell,))
+  items = {"table1": tables.Table("Digits", ("algorithm",), (column,), (row,))}
+  half = Settings(str(tmp_path), rounds_scale=0.5)  # The four rounds that are there.
+  tables.make(items, half, run=False)
+  before = (tmp_path / "table1.md").read_text()
+  assert "Every cell ran 0.5 of the paper's rounds." in before
+  for scale in (0.25, 1.0):
+    with pytest.raises(
+      command_line.UsageError, match=r"written with --rounds_scale=0\.5"
+    ):
+      tables.make(items, half._replace(rounds_scale=scale), run=False)
+  with pytest.raises(command_line.UsageError, match=r"written with --rounds_scale=0\.5"):
+    tables.make(items, half._replace(rounds_scale=0.25), run=True)
+  assert (tmp_path / "table1.md").read_text() == before
+  tables.make(items, half, run=False)
+  # More rounds are run, and the table is then of all of them.
+  tables.make(items, half._replace(rounds_scale=1.0, only=["other"]), run=True)
+  assert "4 of 8 rounds" in (tmp_path / "table1.md").read_text()
+  with pytest.raises(command_line.UsageError, match=r"written with --rounds_scale=1,"):
+    tables.make(items, half, run=True)
+
+
 # --- The command line ---------------------------------------------------------------
 
 
@@ -465,6 +491,7 @@ def _program(*words: str) -> subprocess.CompletedProcess:
     (["--table=1", "--rounds_scale=nan"], "--rounds_scale must be more than 0"),
     (["--table=1", "--data_dirs=cifar=/tmp"], "there is no data set cifar, but c"),
     (["--table=1", "--repeats=0"], "repeats"),
+    (["--table=1", "--norun", "--only=absent"], "--only=absent is in none of the names"),
   ],
 )
 def test_bad_input_gets_one_sentence(words, said, tmp_path):
@@ -485,6 +512,19 @@ def test_out_that_is_no_folder_and_rates_that_are_none_get_one_sentence(tmp_path
   done = subprocess.run(command, capture_output=True, text=True, timeout=120)
   assert done.returncode == 2 and done.stderr.count("\n") == 1
   assert "must be positive numbers; found 'high'" in done.stderr
+
+
+def test_what_only_lets_nothing_pass_of_is_not_written(tmp_path):
+  done = _program("--table=1,2", "--norun", "--only=beta0.5", f"--out={tmp_path}")
+  assert done.returncode == 0, done.stderr
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["table1.csv", "table1.md"]
+
+
+def test_help_shows_the_flags_that_the_programs_share():
+  done = _program("--help")
+  assert done.returncode == 0
+  for flag in ("--table", "--[no]run", "--rounds_scale", "--cache_dir"):
+    assert f"  {flag}:" in done.stdout
 
 
 def test_list_needs_no_data(tmp_path):

@@ -586,6 +586,7 @@ def test_remote_workers_from_the_command_line(
     "--partition_seed=1",
     "--eval_every=2",
     "--epochs=2",
+    "--rounds=1",
   ],
 )
 def test_resuming_with_another_setting_is_refused(finished, run_forked, changed):
@@ -656,7 +657,7 @@ def test_ctrl_c_while_tensorflow_is_imported_is_no_traceback(tmp_path):
 
 
 def test_list_names_every_algorithm_and_task(run_forked, tmp_path):
-  status, out, err = run_forked("--list", cwd=tmp_path)
+  status, out, err = run_forked("--list", "--epochs=3", cwd=tmp_path)
   assert (status, err) == (0, "")
   first_words = [line.split()[0] for line in out.splitlines()]
   assert first_words == [
@@ -816,6 +817,8 @@ _MISTAKES = {
   "predictions of another rank": (["--task=own_tasks:not_flat"], ["shape"]),
   "model that is not built": (["--task=own_tasks:not_built"], ["not built"]),
   "task with an impossible default": (["--task=own_tasks:no_hparam"], ["epochs"]),
+  "task without a module": (["--task=:"], ["':'", "cannot be imported"]),
+  "cache that is not local": (["--cache_dir=gs://a/b"], ["gs://a/b", "local folder"]),
   "missing file of flags": (["--flagfile=no_such_file"], ["no_such_file"]),
 }
 

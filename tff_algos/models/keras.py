@@ -64,7 +64,7 @@ def from_keras(
   if keras_model.losses:
     raise ValueError(
       f"The Keras model {keras_model.name!r} has a regularization loss, which local "
-      "training would leave out: add it to the loss instead."
+      "training would leave out: make the model without."
     )
   trainable = list(keras_model.trainable_variables)
   bound = [v.name for v in trainable if getattr(v, "constraint", None) is not None]
