@@ -102,6 +102,16 @@ def _check_framework(name: str) -> None:
     raise ValueError(f"There is no framework {name!r}: choose from {', '.join(known)}.")
 
 
+def _check_runs_any(algorithms: Sequence[str]) -> None:
+  names = _FRAMEWORK.value
+  only_fedavg = names and not set(names).difference(measurements.FEDAVG_ONLY)
+  if only_fedavg and algorithms != [measurements.BASELINE]:
+    raise command_line.UsageError(
+      f"--algorithm={','.join(algorithms)} is for our runtimes, of which --framework="
+      f"{','.join(names)} has none: bare and tff run {measurements.BASELINE} only."
+    )
+
+
 def _check_out(folder: str) -> None:
   try:
     if os.listdir(folder):
@@ -138,14 +148,8 @@ def main(argv: Sequence[str]) -> None:
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     out = f"runs/benchmark-{stamp}" if _OUT.value is None else _OUT.value
     _check_out(out)
+    _check_runs_any(algorithms)
     chosen = _choose(_FRAMEWORK, _check_framework)  # Last: it imports TFF.
-    if algorithms != [measurements.BASELINE] and not set(chosen).difference(
-      measurements.FEDAVG_ONLY
-    ):
-      raise command_line.UsageError(
-        f"--algorithm={','.join(algorithms)} is for our runtimes, of which --framework="
-        f"{','.join(chosen)} has none: bare and tff run {measurements.BASELINE} only."
-      )
     _make_out(out)
   except command_line.UsageError as error:
     command_line.fail(error)
