@@ -367,7 +367,10 @@ def _check_run_dir(config: Config, resume: bool) -> bool:
         f"{config.run_dir} holds a run with {name}={old.get(name)!r}, not "
         f"{new[name]!r}: resume it with the settings it was started with."
       )
-  done = len(runs.read_run(config.run_dir).records)
+  try:
+    done = len(runs.read_run(config.run_dir).records)
+  except command_line.UsageError as error:
+    raise InputError(str(error)) from error
   if config.rounds < done:
     raise InputError(
       f"{config.run_dir} has {done} rounds already: ask for as many or more by --rounds, "

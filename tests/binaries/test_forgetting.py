@@ -120,6 +120,9 @@ def test_measures_goes_on_and_refuses_other_settings(tmp_path):
   with pytest.raises(experiment.InputError, match="other algorithms"):
     _measure(tmp_path, rounds=5, algorithms=["fedavg"], resume=True)
   assert _read(run / "forgetting.csv") == after
+  (run / "metrics.csv").write_text("round,loss\none,2.5\n")
+  with pytest.raises(experiment.InputError, match="no run that can be read"):
+    _measure(tmp_path, rounds=5, resume=True)
 
 
 @pytest.mark.parametrize(
