@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _TREES = ("tff_algos", "tasks", "binaries", "tests")
 # Folders that imports start from: `pythonpath` of pytest's settings.
-_IMPORT_ROOTS = ("", "tests/conformance")
+_IMPORT_ROOTS = ("", "tests/binaries", "tests/conformance")
 _MAIN = "tests/bazel_main.py"
 _CONFIG = "pyproject.toml"
 _HEAD = """\

@@ -1,12 +1,13 @@
-"""Runs' folders written by hand."""
+"""Runs' folders written by hand, and programs run in forks."""
 
 from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import programs
 import pytest
 
 _HEAD = "round,train_loss,test_accuracy,seconds,num_dropped,bytes_down,bytes_up"
@@ -38,3 +39,11 @@ def _write_run(
 def write_run() -> Callable[..., str]:
   """`(folder, algorithm, rounds, head, **config) -> path` of a run written by hand."""
   return _write_run
+
+
+@pytest.fixture(scope="session")
+def fork_program(tmp_path_factory) -> Iterator[programs.ForkServer]:
+  """`(program, *flags, cwd, paths) -> Done`: a program of binaries/ run in a fork."""
+  server = programs.ForkServer(tmp_path_factory.mktemp("forked"))
+  yield server
+  server.close()

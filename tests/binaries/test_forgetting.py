@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import os
 import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -139,10 +137,9 @@ def test_what_cannot_be_measured_is_refused_and_nothing_is_written(tmp_path, nam
   assert not os.path.exists(tmp_path / "run")
 
 
-def test_bad_flag_gets_one_sentence_and_nothing_is_written(tmp_path):
-  run = tmp_path / "run"
-  command = [sys.executable, "binaries/forgetting.py", "--rounds=1", f"--run_dir={run}"]
-  done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-  assert done.returncode == 2 and done.stderr.count("\n") == 1
-  assert "--rounds must be at least 2" in done.stderr
-  assert not run.exists()
+def test_bad_flag_gets_one_sentence_and_nothing_is_written(fork_program, tmp_path):
+  flags = ["--rounds=1", f"--run_dir={tmp_path / 'run'}"]
+  done = fork_program("forgetting.py", *flags, cwd=tmp_path)
+  assert done.status == 2 and done.err.count("\n") == 1
+  assert "--rounds must be at least 2" in done.err
+  assert not list(tmp_path.iterdir())

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -174,18 +172,9 @@ def test_what_cannot_be_attacked_is_refused_and_nothing_is_written(tmp_path, wro
     ("--hparams=fedavg:pseudo_step=0.1", "--hparams: 'fedavg:pseudo_step=0.1' is no"),
   ],
 )
-def test_program_says_what_is_wrong_in_one_sentence(tmp_path, flag, said):
+def test_program_says_what_is_wrong_in_one_sentence(fork_program, tmp_path, flag, said):
   out = tmp_path / "out"
-  flags = [f"--out={out}", flag]
-  # Importing TensorFlow sets it in this process; the program is to be silent by itself.
-  env = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
-  done = subprocess.run(
-    [sys.executable, "binaries/gradient_inversion.py", *flags],
-    capture_output=True,
-    text=True,
-    timeout=300,
-    env=env,
-  )
-  assert done.returncode == 2 and not done.stdout
-  assert said in done.stderr
-  assert len(done.stderr.strip().split("\n")) == 1 and not out.exists()
+  done = fork_program("gradient_inversion.py", f"--out={out}", flag, cwd=tmp_path)
+  assert done.status == 2 and not done.out
+  assert said in done.err
+  assert len(done.err.strip().split("\n")) == 1 and not out.exists()

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
-import sys
 
 import pytest
 
 
-def _run(out, *flags):
-  command = [
-    *(sys.executable, "binaries/heterogeneity.py", "--task=digits_cnn", f"--out={out}"),
-    *("--num_clients=5", *flags),
-  ]
-  return subprocess.run(command, capture_output=True, text=True, timeout=300)
+@pytest.fixture
+def run(fork_program, tmp_path):
+  """`(out, *flags) -> Done` of the program."""
+
+  def run(out, *flags):
+    options = ("--task=digits_cnn", f"--out={out}", "--num_clients=5", *flags)
+    return fork_program("heterogeneity.py", *options, cwd=tmp_path)
+
+  return run
 
 
-def test_program_writes_table_and_pictures(tmp_path):
+def test_program_writes_table_and_pictures(run, tmp_path):
   out = tmp_path / "new" / "out"
-  done = _run(out, "--partitions=iid; dirichlet:beta=0.1;iid")
-  assert done.returncode == 0, done.stderr
+  done = run(out, "--partitions=iid; dirichlet:beta=0.1;iid")
+  assert done.status == 0, done.err
   assert {path.name for path in out.iterdir()} == {
     *("config.json", "table.csv", "table.md", "iid.png", "iid_columns.png"),
     *("dirichlet_beta_0.1.png", "dirichlet_beta_0.1_columns.png"),
   }
-  lines = done.stdout.rstrip().split("\n")
+  lines = done.out.rstrip().split("\n")
   assert len({line.count("|") for line in lines}) == 1 and len(lines) == 4
-  assert done.stdout == (out / "table.md").read_text()
+  assert done.out == (out / "table.md").read_text()
   with open(out / "table.csv", newline="") as f:
     iid, dirichlet = csv.DictReader(f)
   assert int(iid["max_size"]) - int(iid["min_size"]) <= 1
@@ -37,11 +38,11 @@ def test_program_writes_table_and_pictures(tmp_path):
   assert config["flags"]["partitions"] == ["iid", "dirichlet:beta=0.1"]
   assert config["command"] and config["versions"]
 
-  other = _run(out)
-  assert other.returncode == 2 and "is not empty" in other.stderr
+  other = run(out)
+  assert other.status == 2 and "is not empty" in other.err
   (out / "table.md").unlink()  # As if it had been killed: the same settings go on.
-  again = _run(out, "--partitions=iid; dirichlet:beta=0.1;iid")
-  assert again.returncode == 0 and again.stdout == (out / "table.md").read_text()
+  again = run(out, "--partitions=iid; dirichlet:beta=0.1;iid")
+  assert again.status == 0 and again.out == (out / "table.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -51,8 +52,8 @@ def test_program_writes_table_and_pictures(tmp_path):
     ("--partition_seed=-1", "--partition_seed must be >= 0; found -1"),
   ],
 )
-def test_bad_split_gets_one_sentence_and_nothing_is_written(tmp_path, wrong, said):
-  done = _run(tmp_path / "out", wrong)
-  assert done.returncode == 2
-  assert said in done.stderr and len(done.stderr.strip().split("\n")) == 1
+def test_bad_split_gets_one_sentence_and_nothing_is_written(run, tmp_path, wrong, said):
+  done = run(tmp_path / "out", wrong)
+  assert done.status == 2
+  assert said in done.err and len(done.err.strip().split("\n")) == 1
   assert not list(tmp_path.iterdir())

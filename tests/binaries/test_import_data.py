@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
 import tensorflow_datasets as tfds
@@ -15,7 +13,6 @@ from tensorflow_datasets.image_classification import mnist
 
 from tasks.datasets import import_archives, tfds_images
 
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
 _CONTENT = {"images.gz": b"pictures", "labels.gz": b"the labels"}
 _MNIST_FILES = [
   f"{split}-{part}-ubyte.gz"
@@ -212,53 +209,37 @@ def test_set_without_published_checksums(builder, folder, monkeypatch):
 # --- The program --------------------------------------------------------------------
 
 
-def _run(*arguments: str, cwd: pathlib.Path) -> subprocess.CompletedProcess[str]:
-  env = {**os.environ, "PYTHONPATH": str(_ROOT)}
-  # Importing TensorFlow sets it in this process; the program is to be silent by itself.
-  env.pop("TF_CPP_MIN_LOG_LEVEL", None)
-  return subprocess.run(
-    [sys.executable, str(_ROOT / "binaries/import_data.py"), *arguments],
-    cwd=cwd,
-    env=env,
-    capture_output=True,
-    text=True,
-    timeout=300,
-    check=False,
-  )
-
-
-def test_program_names_missing_and_wrong_files(tmp_path):
+def test_program_names_missing_and_wrong_files(fork_program, tmp_path):
   folder = tmp_path / "mine"
   folder.mkdir()
   (folder / "t10k-labels-idx1-ubyte.gz").write_bytes(b"?" * 4542)  # The right size.
   data_dir = tmp_path / "tfds"
-  done = _run(
-    "--dataset=mnist", f"--from={folder}", f"--data_dir={data_dir}", cwd=tmp_path
-  )
-  assert (done.returncode, done.stdout) == (2, "")
-  lines = done.stderr.splitlines()
+  flags = ["--dataset=mnist", f"--from={folder}", f"--data_dir={data_dir}"]
+  done = fork_program("import_data.py", *flags, cwd=tmp_path)
+  assert (done.status, done.out) == (2, "")
+  lines = done.err.splitlines()
   assert [line.split()[0] for line in lines] == _MNIST_FILES
   assert "SHA-256" in lines[1]
   assert not data_dir.exists()
 
 
-def test_program_refuses_an_unknown_set_in_one_sentence(tmp_path):
-  done = _run("--dataset=mnits", "--from=.", cwd=tmp_path)
-  assert (done.returncode, done.stdout) == (2, "")
-  [line] = done.stderr.splitlines()
+def test_program_refuses_an_unknown_set_in_one_sentence(fork_program, tmp_path):
+  flags = ["--dataset=mnits", "--from=."]
+  done = fork_program("import_data.py", *flags, cwd=tmp_path)
+  assert (done.status, done.out) == (2, "")
+  [line] = done.err.splitlines()
   assert "did you mean mnist?" in line
 
 
-def test_program_imports_and_prepares_real_mnist(shared_data_dir, tmp_path):
+def test_program_imports_and_prepares_real_mnist(fork_program, shared_data_dir, tmp_path):
   archives = shared_data_dir / "mnist"
   if not archives.is_dir():
     pytest.skip(f"no real MNIST: {archives} is missing")
-  done = _run(
-    "--dataset=mnist", f"--from={archives}", f"--data_dir={tmp_path}", cwd=tmp_path
-  )
-  assert done.returncode == 0, done.stderr
-  assert "Traceback" not in done.stderr
-  *imported, last = done.stdout.splitlines()
+  flags = ["--dataset=mnist", f"--from={archives}", f"--data_dir={tmp_path}"]
+  done = fork_program("import_data.py", *flags, cwd=tmp_path)
+  assert done.status == 0, done.err
+  assert "Traceback" not in done.err
+  *imported, last = done.out.splitlines()
   assert [line.split()[0] for line in imported] == _MNIST_FILES
   assert last == f"mnist is ready in {tmp_path / 'mnist/3.0.1'}"
   splits = tfds_images.find_builder("mnist", str(tmp_path)).info.splits

@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 import pytest
+from programs import ROOT
 
 from binaries import (
   cells,
@@ -166,13 +167,35 @@ def test_some_settings_of_the_papers(items):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def run_in_fork(fork_program):
+  """What may stand for `cells.run_program`: a fork."""
+
+  def run(command):
+    done = fork_program(os.path.basename(command[1]), *command[2:], cwd=ROOT)
+    print(done.out, end="")
+    print(done.err, end="", file=sys.stderr)
+    return done.status
+
+  return run
+
+
+@pytest.fixture
+def in_forks(run_in_fork, monkeypatch):
+  """Has programs run in forks."""
+  for module in (cells, tables):
+    monkeypatch.setattr(module, "run_program", run_in_fork)
+
+
+@pytest.fixture(scope="module")
+def trained(run_in_fork, tmp_path_factory):
   """A cell that was run for a part of its rounds, then for all; and what it printed."""
   cell = Cell("digits", "fedavg", "digits_cnn", 4, {"epochs": 1, "num_clients": 5})
   folder = tmp_path_factory.mktemp("paper")
   settings = Settings(str(folder / "out"), cache_dir=str(folder / "cache"))
   half = settings._replace(rounds_scale=0.5)
-  assert cells.run_cells([cell], half) == []
+  with pytest.MonkeyPatch.context() as patched:
+    patched.setattr(cells, "run_program", run_in_fork)
+    assert cells.run_cells([cell], half) == []
   first = cells.curves_of(cell, half)
   assert cells.curves_of(cell, settings) == []
   assert cells.unfinished([cell], settings) == "2 of 4 rounds"
@@ -240,12 +263,14 @@ def test_column_without_a_number_gets_no_frame(tmp_path):
   assert both == one != none
 
 
+@pytest.mark.usefixtures("in_forks")
 def test_failed_cell_is_told_and_the_others_run(tmp_path, capfd):
   bad = Cell("bad", "fedavg", "digits_cnn", 1, {"num_clients": 0})
   assert cells.run_cells([bad], Settings(str(tmp_path))) == ["bad, seed 0"]
   assert "num_clients must be at least 1" in capfd.readouterr().err
 
 
+@pytest.mark.usefixtures("in_forks")
 def test_program_of_a_figure_is_called_once_and_for_what_is_wanted(tmp_path, capfd):
   settings = Settings(str(tmp_path), cache_dir=str(tmp_path / "cache"), only=["dig"])
   one = {"task": "digits_cnn", "num_clients": 4, "partitions": "iid"}
@@ -296,6 +321,7 @@ def test_run_with_other_than_the_tasks_defaults_is_refused(
     cells.curves_of(cell, settings)
 
 
+@pytest.mark.usefixtures("in_forks")
 def test_run_that_was_killed_before_its_end_is_run_again(write_run, tmp_path, capfd):
   """It has all its rounds, but no summary; and one that has only begun has none."""
   settings = Settings(str(tmp_path), cache_dir=str(tmp_path / "cache"))
@@ -311,6 +337,7 @@ def test_run_that_was_killed_before_its_end_is_run_again(write_run, tmp_path, ca
   assert cells.run_cells([cell._replace(name="b")], settings) == []
 
 
+@pytest.mark.usefixtures("in_forks")
 def test_run_of_a_figures_program_with_fewer_rounds_is_not_done(write_run, tmp_path):
   call = {"task": "absent", "rounds": 8}
   item = tables.Program(

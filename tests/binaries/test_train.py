@@ -1,8 +1,6 @@
 """The training program from its command line.
 
-Whatever needs a process of its own is few real runs. The rest goes through forks of one
-process that has imported TensorFlow and nothing was done in: each runs the program as
-`__main__`, to its end, in a tenth of a second instead of ten.
+Whatever needs a process of its own is few real runs; the rest goes through forks.
 """
 
 from __future__ import annotations
@@ -24,13 +22,13 @@ from typing import NamedTuple
 
 import pytest
 import tensorflow as tf
+from programs import ROOT, Done, environment
 
 from binaries import experiment
 from tasks import registry as tasks_registry
 from tff_algos.algorithms import registry as algorithms_registry
 
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
-_PROGRAM = str(_ROOT / "binaries/train.py")
+_PROGRAM = str(ROOT / "binaries/train.py")
 
 # Of the small network for digits; a round of FedAvg sends it and two tunable
 # hyper-parameters down, and it, its weight and 24 bytes of metrics up.
@@ -106,108 +104,17 @@ _OWN_TASKS = """
   not_a_task = 7
 """
 
-_SERVER = """
-  import atexit, json, os, runpy, signal, sys, time, traceback
-
-  program, root = sys.argv[1:]
-  sys.path[:1] = [root]
-  from tff_algos import preflight
-  preflight.quiet([])
-  import tensorflow_datasets
-  from binaries import experiment
-  from tasks.datasets import digits, picture_folder, tfds_images
-  from tff_algos.algorithms import fed_avg, fed_gg, fed_sgd, scaffold
-  from tff_algos.models import keras
-  sys.path[0] = os.path.dirname(program)
-
-  def run(request):
-    os.chdir(request["cwd"])
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    for number, name in ((1, "out"), (2, "err")):
-      os.dup2(os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-    sys.argv = [program, *request["argv"]]
-    try:
-      runpy.run_path(program, run_name="__main__")
-      status = 0
-    except SystemExit as end:
-      status = 0 if end.code is None else end.code
-    except BaseException:
-      traceback.print_exc()
-      status = 1
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
-
-  def wait(child, seconds):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-      done, status = os.waitpid(child, os.WNOHANG)
-      if done:
-        return os.waitstatus_to_exitcode(status)
-      time.sleep(0.01)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return "did not end"
-
-  answers = os.fdopen(os.dup(1), "w")
-  for line in sys.stdin:
-    request = json.loads(line)
-    child = os.fork()
-    if child == 0:
-      run(request)
-    answers.write(json.dumps(wait(child, request["seconds"])) + chr(10))
-    answers.flush()
-"""
-
-
-class Done(NamedTuple):
-  """A run of the program that has ended."""
-
-  status: int
-  out: str
-  err: str
-
-
-def _environment(home: pathlib.Path, *paths) -> dict[str, str]:
-  env = {
-    **os.environ,
-    "HOME": str(home),
-    "PYTHONPATH": os.pathsep.join(map(str, paths)),
-  }
-  # Importing TensorFlow sets it in this process; the program is to be silent by itself.
-  env.pop("TF_CPP_MIN_LOG_LEVEL", None)
-  # Nothing is downloaded, whether or not there is a network.
-  unreachable = "http://127.0.0.1:9"
-  return {**env, "http_proxy": unreachable, "https_proxy": unreachable, "no_proxy": ""}
-
 
 @pytest.fixture(scope="module")
-def run_forked(tmp_path_factory):
+def run_forked(fork_program, tmp_path_factory):
   """`(*flags, cwd) -> Done`, in a fork of a process that has imported everything."""
-  folder = tmp_path_factory.mktemp("forked")
+  folder = tmp_path_factory.mktemp("own")
   (folder / "own_tasks.py").write_text(textwrap.dedent(_OWN_TASKS))
-  out, err = folder / "out", folder / "err"
-  server = subprocess.Popen(
-    [sys.executable, "-c", textwrap.dedent(_SERVER), _PROGRAM, str(_ROOT)],
-    stdin=subprocess.PIPE,
-    stdout=subprocess.PIPE,
-    stderr=subprocess.DEVNULL,
-    text=True,
-    env=_environment(folder, folder),
-  )
 
   def run(*flags: str, cwd) -> Done:
-    request = dict(argv=flags, cwd=str(cwd), out=str(out), err=str(err), seconds=200)
-    server.stdin.write(json.dumps(request) + "\n")
-    server.stdin.flush()
-    answer = server.stdout.readline()
-    assert answer, "the process that forks has ended"
-    return Done(json.loads(answer), out.read_text(), err.read_text())
+    return fork_program("train.py", *flags, cwd=cwd, paths=[str(folder)])
 
-  yield run
-  server.stdin.close()
-  server.wait(timeout=60)
+  return run
 
 
 class _Process:
@@ -219,7 +126,7 @@ class _Process:
       self.popen = subprocess.Popen(
         [sys.executable, _PROGRAM, *flags],
         cwd=cwd,
-        env=_environment(home),
+        env=environment(home),
         stdin=subprocess.DEVNULL,
         stdout=out,
         stderr=err,
@@ -405,7 +312,7 @@ def test_config_holds_all_that_the_run_depends_on(finished):
 
 
 def test_config_names_the_commit(finished):
-  git = ["git", "-C", str(_ROOT), "rev-parse", "HEAD"]
+  git = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
   try:
     done = subprocess.run(git, capture_output=True, text=True, check=False)
   except FileNotFoundError:
@@ -626,15 +533,6 @@ def test_finished_run_without_its_checkpoints_is_not_written_over(
   flags = [*finished.flags, *place, f"--rounds={_ROUNDS + 1}", "--resume"]
   _assert_refused(run_forked(*flags, cwd=tmp_path), "without its checkpoints")
   assert _rows(run_dir) == before
-
-
-def test_mistake_found_after_tff_was_imported_is_one_sentence(tmp_path):
-  # Not in a fork, which ends without what TFF does, and prints, at the end.
-  flags = ["--partition=nonsense", "--devices=CPU:0"]
-  done = _Process(
-    *_place(tmp_path / "results")[1], *flags, cwd=tmp_path, home=tmp_path
-  ).end()
-  _assert_refused(done, "nonsense", "iid")
 
 
 def test_ctrl_c_while_tensorflow_is_imported_is_no_traceback(tmp_path):
@@ -908,7 +806,8 @@ def test_only_with_verbosity_a_mistake_has_a_traceback(run_forked, tmp_path):
   [
     (["--algorithm=fedavgg"], ["did you mean 'fedavg'"]),
     (["--task=digit_cnn"], ["did you mean 'digits_cnn'"]),
-    (["--clients_per_round=99"], ["clients_per_round is 99", "20 clients"]),
+    # Found after TFF was imported, which does things, and may print, when Python ends.
+    (["--partition=nonsense", "--devices=CPU:0"], ["nonsense", "iid"]),
   ],
 )
 def test_mistake_in_a_process_of_its_own(tmp_path, tmp_path_factory, flags, words):

@@ -1,0 +1,133 @@
+"""Programs of binaries/ as a user runs them, and in forks of one process.
+
+A program that imports TFF takes some ten seconds to start. What does not need a process
+of its own runs in a fork of one that has imported everything and done nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import NamedTuple
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+_SERVER = """
+  import atexit, json, os, runpy, signal, sys, time, traceback
+
+  (root,) = sys.argv[1:]
+  sys.path[:1] = [root]
+  from tff_algos import preflight
+  preflight.quiet([])
+  import tensorflow_datasets
+  from binaries import experiment
+  from tasks.datasets import digits, picture_folder, tfds_images
+  from tff_algos.algorithms import fed_avg, fed_gg, fed_sgd, scaffold
+  from tff_algos.models import keras
+
+  def run(request):
+    program = os.path.join(root, "binaries", request["program"])
+    sys.path[:1] = [os.path.dirname(program), *request["paths"]]
+    os.chdir(request["cwd"])
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for number, name in ((1, "out"), (2, "err")):
+      os.dup2(os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    sys.argv = [program, *request["argv"]]
+    try:
+      runpy.run_path(program, run_name="__main__")
+      status = 0
+    except SystemExit as end:
+      status = 0 if end.code is None else end.code
+    except BaseException:
+      traceback.print_exc()
+      status = 1
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+  def wait(child, seconds):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+      done, status = os.waitpid(child, os.WNOHANG)
+      if done:
+        return os.waitstatus_to_exitcode(status)
+      time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return "did not end"
+
+  answers = os.fdopen(os.dup(1), "w")
+  for line in sys.stdin:
+    request = json.loads(line)
+    child = os.fork()
+    if child == 0:
+      run(request)
+    answers.write(json.dumps(wait(child, request["seconds"])) + chr(10))
+    answers.flush()
+"""
+
+
+class Done(NamedTuple):
+  """A run of a program that has ended."""
+
+  status: int
+  out: str
+  err: str
+
+
+def environment(home: pathlib.Path) -> dict[str, str]:
+  """In which a program has a home of its own and no network."""
+  env = {**os.environ, "HOME": str(home), "PYTHONPATH": ""}
+  # Importing TensorFlow sets it in this process; a program is to be silent by itself.
+  env.pop("TF_CPP_MIN_LOG_LEVEL", None)
+  # Nothing is downloaded, whether or not there is a network.
+  unreachable = "http://127.0.0.1:9"
+  return {**env, "http_proxy": unreachable, "https_proxy": unreachable, "no_proxy": ""}
+
+
+class ForkServer:
+  """A process that has imported everything and runs programs in forks of itself."""
+
+  def __init__(self, folder: pathlib.Path):
+    self._out, self._err = folder / "out", folder / "err"
+    self._process = subprocess.Popen(
+      [sys.executable, "-c", textwrap.dedent(_SERVER), str(ROOT)],
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.DEVNULL,
+      text=True,
+      env=environment(folder),
+    )
+
+  def __call__(
+    self, program: str, *flags: str, cwd: pathlib.Path, paths: Sequence[str] = ()
+  ) -> Done:
+    """Runs a program of binaries/ as `__main__`, to its end.
+
+    Args:
+      program: Its file's name.
+      *flags: Its command line.
+      cwd: The folder it is run in.
+      paths: What PYTHONPATH would hold.
+    """
+    assert self._process.stdin is not None and self._process.stdout is not None
+    files = {"out": str(self._out), "err": str(self._err)}
+    place = {"program": program, "paths": list(paths), "cwd": str(cwd)}
+    request = {**place, **files, "argv": flags, "seconds": 200}
+    self._process.stdin.write(json.dumps(request) + "\n")
+    self._process.stdin.flush()
+    answer = self._process.stdout.readline()
+    assert answer, "the process that forks has ended"
+    return Done(json.loads(answer), self._out.read_text(), self._err.read_text())
+
+  def close(self) -> None:
+    """Ends it."""
+    assert self._process.stdin is not None
+    self._process.stdin.close()
+    self._process.wait(timeout=60)
