@@ -13,6 +13,19 @@ import time
 from typing import Optional
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
+
+
+class _Scheduling(LoadFileScheduling):
+  """A file's tests go to one process, and so do all that share `federate`'s processes."""
+
+  def _split_scope(self, nodeid: str) -> str:
+    shared = "tests/conformance/"
+    return shared if nodeid.startswith(shared) else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config, log) -> _Scheduling:
+  return _Scheduling(config, log)
 
 
 @pytest.fixture(scope="session")
