@@ -307,6 +307,8 @@ def _result(table: Table, row: Row, settings: Settings) -> _Result:
       )
       if curve is not None
     ]
+    if not pairs:  # The one that is under way, not the first.
+      cells = tuple(c for c in row.cells if unfinished([c], settings)) or cells
     values = [value_of(column, pairs) for column in table.columns]
     return _Result(row, cells, values, len(pairs), unfinished(row.cells, settings))
 
