@@ -142,9 +142,10 @@ def user_input() -> Iterator[None]:
   """Turns the errors of checks into `InputError`; only wrapped around checks."""
   from tasks.datasets.dataset import DataMissingError
 
+  kinds = (ValueError, TypeError, OSError, DataMissingError, command_line.UsageError)
   try:
     yield
-  except (ValueError, TypeError, DataMissingError, OSError) as error:
+  except kinds as error:
     raise InputError(" ".join(str(error).split())) from error
 
 
@@ -295,10 +296,8 @@ def run(
 
 def check_folder(name: str, folder: str) -> None:
   """Raises `InputError` if the folder neither is there nor can be made."""
-  try:
+  with user_input():
     command_line.check_folder(name, folder)
-  except command_line.UsageError as error:
-    raise InputError(str(error)) from error
 
 
 @contextlib.contextmanager
@@ -367,10 +366,8 @@ def _check_run_dir(config: Config, resume: bool) -> bool:
         f"{config.run_dir} holds a run with {name}={old.get(name)!r}, not "
         f"{new[name]!r}: resume it with the settings it was started with."
       )
-  try:
+  with user_input():
     done = len(runs.read_run(config.run_dir).records)
-  except command_line.UsageError as error:
-    raise InputError(str(error)) from error
   if config.rounds < done:
     raise InputError(
       f"{config.run_dir} has {done} rounds already: ask for as many or more by --rounds, "
