@@ -8,102 +8,32 @@ Markdown. Exit status: 2 if a run cannot be read, and then nothing is written.
 
 from __future__ import annotations
 
-import os
 import sys
 
 if __name__ == "__main__":  # Before what a broken environment fails to import.
-  sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
   from tff_algos import preflight
 
   preflight.check_and_quiet(sys.argv)
 
-from collections.abc import Sequence
-from typing import Optional
-
-from matplotlib.figure import Figure
-
-from binaries import command_line, markdown
-from binaries.runs import Run, define_flags, labels, read_flags
+from experiments import command_line
+from experiments.report import comparison, run_flags
+from tff_algos.errors import InputError
 
 
-def table(runs: Sequence[Run], target: Optional[float]) -> str:
-  """The runs as a Markdown table; `target` is in 0..1, or None."""
-  head = ["run", "best accuracy", "final", "rounds", "megabytes"]
-  if target is not None:
-    head += [f"rounds to {100 * target:g} %", "megabytes to it"]
-  lines = []
-  for run in runs:
-    summary = run.summarize()
-    megabytes = (summary["bytes_down"] + summary["bytes_up"]) / 1e6
-    line = [
-      run.name,
-      f"{100 * summary['best_accuracy']:.2f} % (round {summary['best_accuracy_round']})",
-      f"{100 * summary['final_accuracy']:.2f} %",
-      str(summary["rounds"]),
-      f"{megabytes:,.0f}",
-    ]
-    if target is not None:
-      reached = [a >= 100 * target for a in run.accuracy]
-      if any(reached):
-        first = reached.index(True)
-        line += [str(run.rounds[first]), f"{run.megabytes[first]:,.0f}"]
-      else:
-        line += ["not reached", ""]
-    lines.append(line)
-  return markdown.table(head, lines)
-
-
-def draw(runs: Sequence[Run], path: str, title: str) -> None:
-  """Draws the three panels as a PNG."""
-  names = labels(runs)
-  # About 150 characters fit into the picture's width; a name has a line before it.
-  columns = max(1, 150 // (max(map(len, names)) + 6))
-  height = 4.4 + 0.23 * ((len(names) - 1) // columns)
-  figure = Figure(figsize=(14, height), layout="constrained")
-  grid = figure.add_gridspec(1, 3)
-  by_round, bytes_by_round, by_bytes = (figure.add_subplot(grid[k]) for k in range(3))
-  for run in runs:
-    by_round.plot(run.rounds, run.accuracy, linewidth=1.2)
-    bytes_by_round.plot(run.rounds, run.megabytes, linewidth=1.2)
-    by_bytes.plot(run.megabytes, run.accuracy, linewidth=1.2)
-  by_round.set(xlabel="round", ylabel="test accuracy (%)")
-  bytes_by_round.set(xlabel="round", ylabel="megabytes down and up, all clients")
-  by_bytes.set(
-    xlabel="megabytes down and up, all clients", ylabel="test accuracy (%)", xscale="log"
-  )
-  for axes in (by_round, bytes_by_round, by_bytes):
-    axes.grid(alpha=0.3)
-  # Named, as a label that begins with "_" is left out else.
-  legend = figure.legend(
-    by_round.get_lines(), names, loc="outside lower center", ncols=columns
-  )
-  for text in (*legend.get_texts(), figure.suptitle(title)):
-    text.set_parse_math(False)  # A "$" is a "$".
-  figure.savefig(path, dpi=120)
-
-
-def main(argv: Sequence[str]) -> None:
+def main() -> None:
   """Compares what the flags say."""
-  del argv
-  try:
-    runs, out, title, target = read_flags()
-    if not out.endswith(".png"):
-      raise command_line.UsageError(f"{out} is to be a picture: let it end in .png.")
-    for run in runs:
-      if not run.rounds:
-        raise command_line.UsageError(
-          f"{run.folder} holds a run whose test accuracy was never measured: leave it "
-          "out."
-        )
-  except command_line.UsageError as error:
-    command_line.fail(error)
-  try:
-    draw(runs, out, title)
-  except OSError as error:
-    command_line.fail(error)
-  print(table(runs, target))
+  asked = run_flags.read_flags()
+  if not asked.out.endswith(".png"):
+    raise InputError(f"{asked.out} is to be a picture: let it end in .png.")
+  for run in asked.runs:
+    if not run.rounds:
+      raise InputError(
+        f"{run.folder} holds a run whose test accuracy was never measured: leave it out."
+      )
+  comparison.draw(asked.runs, asked.out, asked.title)
+  print(comparison.table(asked.runs, asked.target))
 
 
 if __name__ == "__main__":
-  define_flags("The picture, a PNG,")
+  run_flags.define_flags("The picture, a PNG,")
   command_line.start(main)

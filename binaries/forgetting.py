@@ -8,29 +8,34 @@ measured, every algorithm trains the round's clients from the driver's global mo
 the loss of the clients of the round before is compared: under that model and under the
 local ones [paper, FedReg, Figures 1, 2 and C.1]. `--fisher` adds the correlation of the
 empirical Fisher information of FedReg's pseudo data with that of the clients of the last
-10 rounds. The folder then also holds forgetting.csv, fisher.csv, forgetting.json (the
-settings), forgetting.png, increase.png and table.md.
+10 rounds. The folder then also holds forgetting.csv, fisher.csv, forgetting.png,
+increase.png and table.md.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 
 if __name__ == "__main__":  # Before what a broken environment fails to import.
-  sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
   from tff_algos import preflight
 
   preflight.check_and_quiet(sys.argv)
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Optional
 
 from absl import flags
 
-from binaries import command_line, forgetting_records
-from tff_algos.algorithms import registry
+from experiments import command_line
+from experiments.config import parse_hparams
+from experiments.forgetting.asked import Asked
+from experiments.run_folder.folder import RunFolder
+from tff_algos.errors import InputError
 
+_SETTINGS = (
+  *("task", "rounds", "eval_every", "num_clients", "clients_per_round", "partition"),
+  *("partition_seed", "seed", "run_dir", "data_dir", "cache_dir"),
+)
 # Figure 2 compares FedReg with FedAvg at the same gradients [paper, Appendix B.3].
 _PAPER: Mapping[str, Mapping[str, Any]] = {"fedreg": {"gamma": 1.0}}
 
@@ -53,9 +58,9 @@ _FISHER = flags.DEFINE_boolean(
 flags.DEFINE_boolean(
   "resume", False, "Go on with what --run_dir holds, from its newest checkpoint."
 )
-flags.DEFINE_integer("rounds", None, "Rounds in all, >= 2; default: the task's.")
+flags.DEFINE_integer("rounds", None, "Rounds in all, >= 2; default: the task's.", 2)
 flags.DEFINE_integer(
-  "eval_every", 10, "Rounds between measurements; the last round is measured too."
+  "eval_every", 10, "Rounds between measurements; the last round is measured too.", 1
 )
 flags.DEFINE_integer("num_clients", None, "All clients (N); default: the task's.")
 flags.DEFINE_integer("clients_per_round", None, "Of one round; default: the task's.")
@@ -66,77 +71,66 @@ flags.DEFINE_string("run_dir", None, "Folder for the results; default: new, in r
 flags.DEFINE_string("data_dir", None, "Folder of the data set; default: TFDS's own.")
 flags.DEFINE_string("cache_dir", "~/.cache/tff_algos", "Folder for client data.")
 
-_CONFIG_FLAGS = (
-  *("task", "rounds", "eval_every", "num_clients", "clients_per_round", "partition"),
-  *("partition_seed", "seed", "run_dir", "data_dir", "cache_dir"),
-)
+
+def _held() -> Mapping[str, Any]:
+  """The manifest of the folder that is gone on with; {} for none."""
+  if not flags.FLAGS.resume:
+    return {}
+  if flags.FLAGS.run_dir is None:
+    raise InputError("--resume needs --run_dir, the folder to go on with.")
+  return RunFolder(flags.FLAGS.run_dir).read() or {}
+
+
+def _asked() -> Asked:
+  held = _held()
+  measured = held.get("forgetting", {})
+  driver, names, fisher = _DRIVER.value, _ALGORITHMS.value, _FISHER.value
+  if held and not _DRIVER.present:
+    driver = held["flags"]["algorithm"]
+  if measured and not _ALGORITHMS.present:
+    names = list(measured["algorithms"])
+  if measured and not _FISHER.present:
+    fisher = measured["fisher"]
+  if not names or len(set(names)) < len(names):
+    raise InputError("--algorithms must name at least one, each once.")
+  if fisher and "fedreg" not in (*names, driver):
+    raise InputError(
+      "--fisher is about FedReg's pseudo data: name fedreg in --algorithms or --driver."
+    )
+  every = list(dict.fromkeys((*names, driver)))
+  given = parse_hparams(_HPARAMS.value, every)
+  before = {driver: held.get("flags", {}).get("hparams", {})}
+  before.update(measured.get("algorithms", {}))
+  return Asked(
+    driver=driver,
+    algorithms=names,
+    hparams={k: {**_PAPER.get(k, {}), **before.get(k, {}), **given[k]} for k in every},
+    fisher=fisher,
+    settings=command_line.given_flags(_SETTINGS),
+    held=held,
+  )
 
 
 def _parse(argv: Sequence[str]) -> list[str]:
   """Parses the flags and checks them.
 
-  TensorFlow must be imported here, before absl calls `main`: where `main` is the first to
-  import it, Keras makes no models.
-
   Raises:
-    UsageError: The flags are wrong.
+    InputError: The flags are wrong.
   """
   rest = command_line.parse_flags(argv)
-  names = _ALGORITHMS.value
-  if not names or len(set(names)) < len(names):
-    raise command_line.UsageError("--algorithms must name at least one, each once.")
-  try:
-    for name in (*names, _DRIVER.value):
-      registry.get(name)
-  except ValueError as error:
-    raise command_line.UsageError(str(error)) from error
-  for name, least in (("rounds", 2), ("eval_every", 1)):
-    value = flags.FLAGS[name].value
-    if value is not None and value < least:
-      raise command_line.UsageError(f"--{name} must be at least {least}; found {value}.")
-  if _FISHER.value and "fedreg" not in (*names, _DRIVER.value):
-    raise command_line.UsageError(
-      "--fisher is about FedReg's pseudo data: name fedreg in --algorithms or --driver."
-    )
-  if flags.FLAGS.resume and flags.FLAGS.run_dir is None:
-    raise command_line.UsageError("--resume needs --run_dir, the folder to go on with.")
-  _given_hparams()
-  registry.get(_DRIVER.value).hparams_class()  # Imports TensorFlow.
+  _asked()
+  print(f"forgetting on {flags.FLAGS.task}: loading TensorFlow and data", flush=True)
+  from experiments.forgetting import program  # noqa: F401 - which imports TensorFlow.
+
   return rest
 
 
-def _given_hparams() -> dict[str, dict[str, Any]]:
-  names = list(dict.fromkeys((*_ALGORITHMS.value, _DRIVER.value)))
-  given = command_line.parse_hparams(_HPARAMS.value, names)
-  return {name: {**_PAPER.get(name, {}), **given[name]} for name in names}
-
-
-def main(argv: Sequence[str]) -> None:
+def main() -> Optional[int]:
   """Measures what the flags say."""
-  del argv
-  from binaries import experiment, forgetting_meter
+  from experiments.forgetting import program
 
-  sys.path.append(os.getcwd())  # Where a task of the user's own may be.
-  given = _given_hparams()
-  try:
-    config = experiment.make_config(
-      algorithm=_DRIVER.value,
-      hparams=given[_DRIVER.value],
-      **{name: flags.FLAGS[name].value for name in _CONFIG_FLAGS},
-    )
-    experiment.run(
-      config,
-      resume=flags.FLAGS.resume,
-      watch=lambda prepared: forgetting_meter.Meter(
-        prepared, _ALGORITHMS.value, given, _FISHER.value
-      ),
-    )
-  except experiment.InputError as error:
-    command_line.fail(error)
-  title = f"{config.task}, {config.partition}, global model of {config.algorithm}"
-  text = forgetting_records.report(os.path.expanduser(config.run_dir), title)
-  if text:
-    print(text)
+  stopped_early = program.run(_asked(), resume=flags.FLAGS.resume)
+  return command_line.STOPPED_EARLY if stopped_early else None
 
 
 if __name__ == "__main__":

@@ -15,18 +15,34 @@ import os
 import sys
 
 if __name__ == "__main__":  # Before what a broken environment fails to import.
-  sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
   from tff_algos import preflight
 
   preflight.check_and_quiet(sys.argv)
 
 from collections.abc import Sequence
+from typing import Any
 
 from absl import flags
 
-from binaries import command_line
+from experiments import command_line
+from experiments.config import parse_hparams
 from tasks import registry as tasks_registry
+from tff_algos.errors import InputError
 from tff_algos.privacy.gradient_inversion import InversionHparams
+
+# Flags to the fields of InversionHparams.
+_SEARCH = {
+  "distance": "distance",
+  "tv": "tv_weight",
+  "iterations": "iterations",
+  "attack_learning_rate": "learning_rate",
+  "restarts": "restarts",
+}
+_KINDS: dict[type, Any] = {
+  str: flags.DEFINE_string,
+  float: flags.DEFINE_float,
+  int: flags.DEFINE_integer,
+}
 
 flags.DEFINE_string(
   "task",
@@ -37,7 +53,7 @@ flags.DEFINE_list(
   "algorithms", ["fedavg", "fedreg_mg"], "Names of train.py --list, commas between."
 )
 flags.DEFINE_integer("num_examples", 4, "Pictures of the test set, drawn by the seed.")
-flags.DEFINE_integer("seed", 0, "Seed of weights, pictures, noise and starts.")
+flags.DEFINE_integer("seed", 0, "Seed of weights, pictures, noise and starts.", 0)
 flags.DEFINE_string(
   "run", None, "Attack the model of this run's newest checkpoint; default: the initial."
 )
@@ -51,55 +67,56 @@ flags.DEFINE_list(
   "algorithm:name=value, of one; default: the task's. The paper has on EMNIST "
   "noise_multiplier=0.01,fedreg_mg:pseudo_step=0.03.",
 )
-for _name, _flag, _define in (
-  ("distance", "distance", flags.DEFINE_string),
-  ("tv_weight", "tv", flags.DEFINE_float),
-  ("iterations", "iterations", flags.DEFINE_integer),
-  ("learning_rate", "attack_learning_rate", flags.DEFINE_float),
-  ("restarts", "restarts", flags.DEFINE_integer),
-):
+for _flag, _name in _SEARCH.items():
   _field = InversionHparams.__dataclass_fields__[_name]
-  _define(_flag, _field.default, _field.metadata["help"])
+  _KINDS[type(_field.default)](_flag, _field.default, _field.metadata["help"])
 
 
-def main(argv: Sequence[str]) -> None:
+def _algorithms() -> list[str]:
+  return list(dict.fromkeys(flags.FLAGS.algorithms))
+
+
+def _search() -> InversionHparams:
+  values = {name: flags.FLAGS[flag].value for flag, name in _SEARCH.items()}
+  try:
+    return InversionHparams(**values)
+  except (TypeError, ValueError) as error:  # As the class says of what it is given.
+    raise InputError(str(error)) from error
+
+
+def _parse(argv: Sequence[str]) -> list[str]:
+  rest = command_line.parse_flags(argv)
+  if not _algorithms():
+    raise InputError("--algorithms is empty: name at least one.")
+  parse_hparams(flags.FLAGS.hparams, _algorithms())
+  _search()
+  print(f"attack on {flags.FLAGS.task}: loading TensorFlow and data", flush=True)
+  from experiments.attacks import inversion  # noqa: F401 - which imports TensorFlow.
+
+  return rest
+
+
+def main() -> None:
   """Attacks what the flags say."""
-  del argv
-  sys.path.append(os.getcwd())  # Where a task of the user's own may be.
-  given = flags.FLAGS
-  algorithms = list(dict.fromkeys(given.algorithms))
-  try:
-    hparams = command_line.parse_hparams(given.hparams, algorithms)
-    search = InversionHparams(
-      distance=given.distance,
-      tv_weight=given.tv,
-      iterations=given.iterations,
-      learning_rate=given.attack_learning_rate,
-      restarts=given.restarts,
-    )
-  except (command_line.UsageError, ValueError) as error:
-    command_line.fail(error)
-  from binaries import experiment, inversion
+  from experiments.attacks import inversion
 
-  try:
-    inversion.run(
-      inversion.Request(
-        task=given.task,
-        algorithms=algorithms,
-        num_examples=given.num_examples,
-        seed=given.seed,
-        run=given.run and os.path.expanduser(given.run),
-        data_dir=given.data_dir,
-        cache_dir=given.cache_dir,
-        out=os.path.expanduser(given.out),
-        hparams=hparams,
-        search=search,
-      )
+  given = flags.FLAGS
+  inversion.run(
+    inversion.Request(
+      task=given.task,
+      algorithms=_algorithms(),
+      num_examples=given.num_examples,
+      seed=given.seed,
+      run=given.run and os.path.expanduser(given.run),
+      data_dir=given.data_dir,
+      cache_dir=given.cache_dir,
+      out=os.path.expanduser(given.out),
+      hparams=parse_hparams(given.hparams, _algorithms()),
+      search=_search(),
     )
-  except experiment.InputError as error:
-    command_line.fail(error)
+  )
 
 
 if __name__ == "__main__":
   flags.mark_flag_as_required("out")
-  command_line.start(main)
+  command_line.start(main, _parse)

@@ -8,22 +8,16 @@ The files are recognised by their published SHA-256, whatever their names. Exit 
 
 from __future__ import annotations
 
-import os
 import sys
 
 if __name__ == "__main__":  # Before what a broken environment fails to import.
-  sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
   from tff_algos import preflight
 
   preflight.check_and_quiet(sys.argv)
 
-from collections.abc import Sequence
+from absl import flags
 
-import tensorflow_datasets as tfds
-from absl import flags, logging
-
-from binaries import command_line
-from tasks.datasets import dataset, import_archives, tfds_images
+from experiments import command_line
 
 _DATASET = flags.DEFINE_string(
   "dataset", None, "TFDS's name of the data set, such as mnist or emnist/letters."
@@ -39,25 +33,11 @@ _PREPARE = flags.DEFINE_boolean(
 )
 
 
-def main(argv: Sequence[str]) -> None:
+def main() -> None:
   """Imports what the flags say."""
-  del argv
-  logging.set_verbosity(logging.WARNING)
-  if not sys.stderr.isatty():
-    tfds.disable_progress_bar()
-  try:
-    builder = tfds_images.find_builder(_DATASET.value, _DATA_DIR.value)
-    for archive, source in import_archives.import_archives(builder, _FROM.value):
-      origin = f"imported from {source}" if source else "already in the cache"
-      print(f"{archive.file_name} ({archive.size:,} bytes): {origin}")
-    if _PREPARE.value:
-      tfds_images.prepare(builder)
-  except (ValueError, import_archives.ArchiveError, dataset.DataMissingError) as error:
-    command_line.fail(error)
-  if _PREPARE.value:
-    print(f"{_DATASET.value} is ready in {builder.data_dir}")
-  else:
-    print(f"{_DATASET.value} will be prepared, without a network, when first used")
+  from experiments import importing
+
+  importing.run(_DATASET.value, _FROM.value, _DATA_DIR.value, prepare=_PREPARE.value)
 
 
 if __name__ == "__main__":

@@ -2,33 +2,27 @@
 
   python binaries/train.py --algorithm=fedgg --task=digits_cnn
 
-`--list` shows the algorithms and tasks; `--algorithm=NAME --help` the flags of one.
+`--list` shows the algorithms and tasks; `--algorithm=NAME --help` the flags of one. A run
+that was stopped early ends with status 75, and `--run_dir=DIR --resume` goes on with it.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 
 if __name__ == "__main__":  # Before what a broken environment fails to import.
-  sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
   from tff_algos import preflight
 
   preflight.check_and_quiet(sys.argv)
 
-import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from collections.abc import Sequence
+from typing import Optional
 
 from absl import flags
 
-from binaries import command_line
+from experiments import command_line, training_flags
 from tasks import registry as tasks_registry
 from tff_algos.algorithms import registry as algorithms_registry
-
-_COMMON_HPARAMS = ("epochs", "batch_size", "learning_rate", "momentum")
-_DEFAULT_ALGORITHM = "fedavg"
-_DEFAULT_TASK = "digits_cnn"
 
 _LIST = flags.DEFINE_boolean("list", False, "List the algorithms and tasks, and end.")
 _RESUME = flags.DEFINE_boolean(
@@ -38,11 +32,11 @@ _RESUME = flags.DEFINE_boolean(
   "there is none.",
 )
 flags.DEFINE_string(
-  "algorithm", _DEFAULT_ALGORITHM, f"One of {', '.join(algorithms_registry.ALGORITHMS)}."
+  "algorithm", "fedavg", f"One of {', '.join(algorithms_registry.ALGORITHMS)}."
 )
 flags.DEFINE_string(
   "task",
-  _DEFAULT_TASK,
+  "digits_cnn",
   f"One of {', '.join(tasks_registry.TASKS)}; or module:attribute, a "
   "tasks.registry.Task of your own.",
 )
@@ -118,145 +112,24 @@ flags.DEFINE_string(
 )
 
 
-def _define_hparam_flags(algorithm: str) -> None:
-  hparams = algorithms_registry.get(algorithm).hparams_class()
-  from tff_algos import hyper_parameters
-
-  for field in dataclasses.fields(hparams):
-    help_text = (
-      f"{field.metadata['help']} Range: {hyper_parameters.range_text(field)}. Default: "
-      f"{'the task' if field.name in _COMMON_HPARAMS else field.default}. Source: "
-      f"{field.metadata['source']}."
-    )
-    name = _flag_name(algorithm, field.name)
-    # `main` is where absl looks for the flags that --help shows.
-    place = dict(module_name=sys.argv[0])
-    if field.metadata["optional"]:
-      flags.DEFINE_string(name, None, help_text, **place)
-    elif isinstance(field.default, float):
-      flags.DEFINE_float(name, None, help_text, **place)
-    elif isinstance(field.default, int):
-      flags.DEFINE_integer(name, None, help_text, **place)
-    else:
-      flags.DEFINE_string(name, None, help_text, **place)
-
-
-def _flag_name(algorithm: str, hparam: str) -> str:
-  return hparam if hparam in _COMMON_HPARAMS else f"{algorithm}_{hparam}"
-
-
-def _value_in(argv: Sequence[str], flag: str, default: str) -> str:
-  """A flag's value before flags are parsed: which flags there are depends on it."""
-  value = default
-  for i, word in enumerate(argv):
-    name, equals, rest = word.lstrip("-").partition("=")
-    if word.startswith("-") and name == flag:
-      value = rest if equals else (argv[i + 1] if i + 1 < len(argv) else "")
-  return value
-
-
 def _parse(argv: Sequence[str]) -> list[str]:
-  """Defines the chosen algorithm's flags, then parses them all."""
-  try:
-    argv = [argv[0], *flags.FLAGS.read_flags_from_files(argv[1:], force_gnu=False)]
-  except flags.Error as error:
-    raise command_line.UsageError(str(error)) from error
-  if "--list" in argv:
-    return command_line.parse_flags([argv[0], "--list"])
-  algorithm = _value_in(argv, "algorithm", _DEFAULT_ALGORITHM)
-  task = _value_in(argv, "task", _DEFAULT_TASK)
-  try:
-    algorithms_registry.get(algorithm)
-    if ":" not in task:
-      tasks_registry.get(task)
-  except ValueError as error:
-    raise command_line.UsageError(str(error)) from error
-  _define_hparam_flags(algorithm)
-  _check_foreign_flags(argv, algorithm)
-  return command_line.parse_flags(argv)
+  rest = training_flags.parse(argv)
+  if not _LIST.value:
+    config = training_flags.config()
+    print(f"{config.algorithm} on {config.task}: loading TensorFlow and data", flush=True)
+    from experiments import runner  # noqa: F401 - which imports TensorFlow.
+  return rest
 
 
-def _check_foreign_flags(argv: Sequence[str], algorithm: str) -> None:
-  for word in argv[1:]:
-    if not word.startswith("-"):
-      continue
-    name = word.lstrip("-").partition("=")[0]
-    if name in flags.FLAGS:
-      continue
-    # The longest name: fedreg_mg_gamma is not a flag of fedreg.
-    owners = [a for a in algorithms_registry.ALGORITHMS if name.startswith(f"{a}_")]
-    owner = max(owners, key=len, default=algorithm)
-    if owner != algorithm:
-      raise command_line.UsageError(
-        f"--{name} is a flag of {owner}, but this run's algorithm is {algorithm}: "
-        f"leave it out or choose --algorithm={owner}."
-      )
-    if name in _COMMON_HPARAMS:
-      raise command_line.UsageError(
-        f"{algorithm} has no hyper-parameter {name}, so leave --{name} out."
-      )
-
-
-def _print_list() -> None:
-  tables: dict[str, Mapping[str, Any]] = {
-    "algorithms": algorithms_registry.ALGORITHMS,
-    "tasks": tasks_registry.TASKS,
-  }
-  for title, rows in tables.items():
-    print(f"{title}:")
-    for name, row in rows.items():
-      print(f"  {name:<{max(map(len, rows))}} {row.description}")
-
-
-def _given_hparams(algorithm: str) -> dict[str, Any]:
-  given = {}
-  for field in dataclasses.fields(algorithms_registry.get(algorithm).hparams_class()):
-    value = flags.FLAGS[_flag_name(algorithm, field.name)].value
-    if value is not None:
-      is_number = field.metadata["optional"]
-      given[field.name] = _whole_number_or_inf(field.name, value) if is_number else value
-  return given
-
-
-def _whole_number_or_inf(name: str, text: str) -> Optional[int]:
-  if text == "inf":
-    return None
-  try:
-    return int(text)
-  except ValueError:
-    raise command_line.UsageError(
-      f"--{name} must be a whole number or inf; found {text!r}."
-    ) from None
-
-
-def main(argv: Sequence[str]) -> None:
+def main() -> Optional[int]:
   """Runs what the flags say."""
-  del argv
   if _LIST.value:
-    _print_list()
-    return
-  from binaries import experiment
-  from tff_algos.runtimes.compiler import UnsupportedComputationError
-  from tff_algos.runtimes.local_worker import WorkerLostError
+    training_flags.print_list()
+    return None
+  from experiments import runner
 
-  if _RESUME.value and flags.FLAGS.run_dir is None:
-    command_line.fail(
-      command_line.UsageError(
-        "--resume needs --run_dir, the folder of the run to resume."
-      )
-    )
-  sys.path.append(os.getcwd())  # Where a task of the user's own may be.
-  names = {field.name for field in dataclasses.fields(experiment.Config)} - {"hparams"}
-  try:
-    config = experiment.make_config(
-      hparams=_given_hparams(flags.FLAGS.algorithm),
-      **{name: flags.FLAGS[name].value for name in names},
-    )
-    experiment.run(config, resume=_RESUME.value)
-  except (command_line.UsageError, experiment.InputError) as error:
-    command_line.fail(error)
-  except (WorkerLostError, UnsupportedComputationError) as error:
-    command_line.fail(error, status=1)
+  summary = runner.run(training_flags.config(), resume=_RESUME.value)
+  return command_line.STOPPED_EARLY if summary["stopped_early"] else None
 
 
 if __name__ == "__main__":

@@ -8,22 +8,21 @@ authority has signed; docs/several_machines.md says how to make them.
 
 from __future__ import annotations
 
-import os
 import sys
 
 if __name__ == "__main__":  # Before what a broken environment fails to import.
-  sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
   from tff_algos import preflight
 
   preflight.check_and_quiet(sys.argv)
 
+import os
 import tempfile
-from collections.abc import Sequence
 from typing import Optional
 
 from absl import flags
 
-from binaries import command_line
+from experiments import command_line
+from tff_algos.errors import InputError
 from tff_algos.runtimes import tunnel, worker_host
 
 _PORT = flags.DEFINE_integer("port", 8470, "Where others reach it.", 1, 65535)
@@ -50,13 +49,13 @@ def _tls_files() -> Optional[tunnel.TlsFiles]:
   given = (_CERTIFICATE.value, _KEY.value, _AUTHORITY.value)
   if _TRUSTED_NETWORK.value:
     if any(given):
-      raise command_line.UsageError(
+      raise InputError(
         "A worker with --trusted_network lets in everyone, so leave it out or "
         "--certificate, --key and --authority."
       )
     return None
   if not all(given):
-    raise command_line.UsageError(
+    raise InputError(
       "A worker runs whatever it is sent: give --certificate, --key and --authority to "
       "let in only whom you trust, or --trusted_network where nobody else reaches it."
     )
@@ -72,32 +71,26 @@ def _log_path() -> str:
     with open(_LOG.value, "ab"):
       return _LOG.value
   except OSError as error:
-    raise command_line.UsageError(
-      f"{_LOG.value} cannot be written: {error.strerror}."
-    ) from error
+    raise InputError(f"{_LOG.value} cannot be written: {error.strerror}.") from error
 
 
-def main(argv: Sequence[str]) -> None:
+def main() -> None:
   """Runs what the flags say."""
-  del argv
-  try:
-    files = _tls_files()
-    log_path = _log_path()
-    how = (
-      "in the clear: anyone who reaches it can run anything"
-      if files is None
-      else f"for programs with a certificate of {files.authority}"
-    )
-    worker_host.serve(
-      _PORT.value,
-      files,
-      log_path=log_path,
-      on_ready=lambda: print(
-        f"worker on port {_PORT.value}, {how}; log {log_path}", flush=True
-      ),
-    )
-  except (command_line.UsageError, worker_host.CannotStartError) as error:
-    command_line.fail(error)
+  files = _tls_files()
+  log_path = _log_path()
+  how = (
+    "in the clear: anyone who reaches it can run anything"
+    if files is None
+    else f"for programs with a certificate of {files.authority}"
+  )
+  worker_host.serve(
+    _PORT.value,
+    files,
+    log_path=log_path,
+    on_ready=lambda: print(
+      f"worker on port {_PORT.value}, {how}; log {log_path}", flush=True
+    ),
+  )
 
 
 if __name__ == "__main__":

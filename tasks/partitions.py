@@ -32,6 +32,8 @@ from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 
+from tff_algos.errors import InputError
+
 # Beyond these the split is its own limit (one class per client, equal shares), and
 # the logarithms below stay far from overflow.
 _BETA_RANGE = (1e-6, 1e6)
@@ -68,7 +70,7 @@ def iid(labels: np.ndarray, num_clients: int, *, seed: int) -> Partition:
     A `Partition` whose client sizes differ by at most 1.
 
   Raises:
-    ValueError: an argument is outside its range.
+    InputError: an argument is outside its range.
   """
   labels = _check("iid", labels, num_clients)
   rng = _rng("iid", seed)
@@ -100,17 +102,17 @@ def natural(
     A `Partition` whose clients are in the order of their groups.
 
   Raises:
-    ValueError: an argument is outside its range, or the data have no groups.
+    InputError: an argument is outside its range, or the data have no groups.
   """
   labels = _check_labels("natural", labels)
   _check_at_least("natural", "num_clients", num_clients, 1)
   if groups is None:
-    raise ValueError(
+    raise InputError(
       "natural: these data do not say from whom each example is: choose another split."
     )
   num_groups = int(groups.max()) + 1
   if num_clients > num_groups:
-    raise ValueError(
+    raise InputError(
       f"natural: {num_clients} clients but the data come from {num_groups}: lower "
       "num_clients."
     )
@@ -147,13 +149,13 @@ def shards(
     end of a class holds more than one label.
 
   Raises:
-    ValueError: an argument is outside its range.
+    InputError: an argument is outside its range.
   """
   labels = _check("shards", labels, num_clients)
   _check_at_least("shards", "shards_per_client", shards_per_client, 1)
   num_shards = num_clients * shards_per_client
   if num_shards > len(labels):
-    raise ValueError(
+    raise InputError(
       f"shards: {num_clients} clients x {shards_per_client} shards need {num_shards} "
       f"examples but there are {len(labels)}: lower num_clients or shards_per_client."
     )
@@ -198,7 +200,7 @@ def dirichlet(
     A `Partition` with an empty left_over.
 
   Raises:
-    ValueError: an argument is outside its range, or no draw reached min_size.
+    InputError: an argument is outside its range, or no draw reached min_size.
   """
   labels = _check("dirichlet", labels, num_clients, min_size)
   _check_beta("dirichlet", beta)
@@ -209,7 +211,7 @@ def dirichlet(
     counts = round_columns(class_sizes * _softmax(log_p, axis=0), class_sizes)
     if counts.sum(axis=1).min() >= min_size:
       return _from_counts(counts, class_of, rng)
-  raise ValueError(
+  raise InputError(
     f"dirichlet: none of {_MAX_DRAWS} draws with beta={beta:g} gave each of "
     f"{num_clients} clients min_size={min_size} of the {len(labels)} examples: raise "
     "beta, or lower min_size or num_clients."
@@ -241,7 +243,7 @@ def dirichlet_equal(
     A `Partition` whose clients hold floor(examples / num_clients) each.
 
   Raises:
-    ValueError: an argument is outside its range.
+    InputError: an argument is outside its range.
   """
   labels = _check("dirichlet_equal", labels, num_clients)
   _check_beta("dirichlet_equal", beta)
@@ -304,26 +306,26 @@ def power_law(
     smallest classes if the clients have room for fewer classes than there are.
 
   Raises:
-    ValueError: an argument is outside its range, or the classes are too few or too
+    InputError: an argument is outside its range, or the classes are too few or too
       small for that many clients.
   """
   labels = _check("power_law", labels, num_clients, min_size)
   _check_at_least("power_law", "classes_per_client", classes_per_client, 1)
   if not 0 <= sigma < math.inf:
-    raise ValueError(
+    raise InputError(
       f"power_law: sigma must be finite and at least 0 but is {sigma}: give the "
       "standard deviation of the logarithm of the sizes, such as 2."
     )
   class_of, class_sizes = _classes(labels)
   if classes_per_client > len(class_sizes):
-    raise ValueError(
+    raise InputError(
       f"power_law: classes_per_client={classes_per_client} but the labels have "
       f"{len(class_sizes)} classes: lower classes_per_client."
     )
   base = -(-min_size // classes_per_client)
   capacity = np.minimum(class_sizes // base, num_clients)
   if capacity.sum() < num_clients * classes_per_client:
-    raise ValueError(
+    raise InputError(
       f"power_law: {num_clients} clients with {classes_per_client} classes each and "
       f"{base} examples per class do not fit the classes' sizes: lower num_clients, "
       "classes_per_client or min_size."
@@ -376,7 +378,7 @@ def twafl(
     A `Partition`; left_over are the examples that no client drew.
 
   Raises:
-    ValueError: an argument is outside its range.
+    InputError: an argument is outside its range.
   """
   labels = _check_labels("twafl", labels)
   for parameter, value in (
@@ -389,12 +391,12 @@ def twafl(
     _check_at_least("twafl", parameter, value, 1)
   class_of, class_sizes = _classes(labels)
   if not min_classes <= max_classes <= len(class_sizes):
-    raise ValueError(
+    raise InputError(
       f"twafl: min_classes={min_classes} and max_classes={max_classes} must be in this "
       f"order between 1 and the {len(class_sizes)} classes of the labels: change them."
     )
   if not max_classes <= min_size <= max_size <= class_sizes.min():
-    raise ValueError(
+    raise InputError(
       f"twafl: min_size={min_size} and max_size={max_size} must be in this order "
       f"between max_classes={max_classes} and the {class_sizes.min()} examples of the "
       "smallest class: change them."
@@ -461,14 +463,14 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
     they are in range is for that function to say.
 
   Raises:
-    ValueError: the name is unknown, or a parameter is unknown, malformed, of the wrong
+    InputError: the name is unknown, or a parameter is unknown, malformed, of the wrong
       type, given twice or missing.
   """
   name, colon, rest = spec.partition(":")
   name = name.strip()
   if name not in SPLITS:
     near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.0)[0]
-    raise ValueError(
+    raise InputError(
       f"split {spec!r}: there is no split named {name!r}, the nearest is {near!r}: "
       f"give one of {', '.join(NAMES)}."
     )
@@ -488,21 +490,21 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
   for item in rest.split(",") if colon else ():
     key, equals, text = (part.strip() for part in item.partition("="))
     if not (key and equals and text):
-      raise ValueError(f"split {spec!r}: {item!r} is not of the form key=value: {takes}")
+      raise InputError(f"split {spec!r}: {item!r} is not of the form key=value: {takes}")
     if key not in types:
-      raise ValueError(f"split {spec!r}: there is no parameter {key!r}: {takes}")
+      raise InputError(f"split {spec!r}: there is no parameter {key!r}: {takes}")
     if key in kwargs:
-      raise ValueError(f"split {spec!r}: {key} is given twice: {takes}")
+      raise InputError(f"split {spec!r}: {key} is given twice: {takes}")
     kind = types[key][0]
     try:
       kwargs[key] = kind(text)
     except ValueError:
-      raise ValueError(
+      raise InputError(
         f"split {spec!r}: {key}={text} is not {kind.__name__}: {takes}"
       ) from None
   for key, (_, default) in types.items():
     if default is inspect.Parameter.empty and key not in kwargs:
-      raise ValueError(f"split {spec!r}: {key} is missing: {takes}")
+      raise InputError(f"split {spec!r}: {key} is missing: {takes}")
   return name, kwargs
 
 
@@ -528,7 +530,7 @@ def partition(
     The `Partition` of the named function.
 
   Raises:
-    ValueError: what `parse` or the function raises.
+    InputError: what `parse` or the function raises.
   """
   name, kwargs = parse(spec)
   if name == "natural":
@@ -553,13 +555,13 @@ def class_counts(
     int64, shape [clients, num_classes].
 
   Raises:
-    ValueError: a label is outside its range.
+    InputError: a label is outside its range.
   """
   lowest = -1 if np.ndim(labels) == 2 else 0
   flat = _check_labels("class_counts", np.ravel(labels))
   _check_at_least("class_counts", "num_classes", num_classes, 1)
   if flat.min() < lowest or flat.max() >= num_classes:
-    raise ValueError(
+    raise InputError(
       f"class_counts: labels go from {flat.min()} to {flat.max()} but must be in "
       f"{lowest} to {num_classes - 1}: number the classes from 0 or correct num_classes."
     )
@@ -582,7 +584,7 @@ def _rng(name: str, seed: int) -> np.random.Generator:
 def _check_labels(name: str, labels: np.ndarray) -> np.ndarray:
   labels = np.asarray(labels)
   if labels.ndim != 1 or not len(labels) or labels.dtype.kind not in "iu":
-    raise ValueError(
+    raise InputError(
       f"{name}: labels must be a non-empty vector of integers but have shape "
       f"{labels.shape} and dtype {labels.dtype}: give one class index per example."
     )
@@ -591,7 +593,7 @@ def _check_labels(name: str, labels: np.ndarray) -> np.ndarray:
 
 def _check_at_least(name: str, parameter: str, value: int, low: int) -> None:
   if not isinstance(value, (int, np.integer)) or value < low:
-    raise ValueError(
+    raise InputError(
       f"{name}: {parameter} must be an integer of at least {low} but is {value}: "
       "correct it."
     )
@@ -605,7 +607,7 @@ def _check(
   _check_at_least(name, "num_clients", num_clients, 1)
   _check_at_least(name, "min_size", min_size, 1)
   if num_clients * min_size > len(labels):
-    raise ValueError(
+    raise InputError(
       f"{name}: {num_clients} clients with at least {min_size} examples each need "
       f"{num_clients * min_size} but there are {len(labels)}: lower num_clients"
       + (" or min_size." if min_size > 1 else ".")
@@ -616,7 +618,7 @@ def _check(
 def _check_beta(name: str, beta: float) -> None:
   low, high = _BETA_RANGE
   if not low <= beta <= high:
-    raise ValueError(
+    raise InputError(
       f"{name}: beta must be from {low:g} to {high:g} but is {beta}: give a small "
       "value such as 0.1 for unequal clients, a large one for equal clients."
     )

@@ -13,12 +13,13 @@ import pathlib
 import shutil
 import tempfile
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 
 from tasks import partitions
+from tff_algos.errors import InputError
 
 if TYPE_CHECKING:
   from tasks.datasets.dataset import Dataset
@@ -85,6 +86,7 @@ class LoadedTask(NamedTuple):
     class_counts: int64 (clients, classes), the labels of each class.
     left_over: How many training examples no client got.
     note: What to say beside every number, such as "JPEG CIFAR-10"; "" for nothing.
+    layers: The model's layers in words.
   """
 
   model: Model
@@ -94,6 +96,7 @@ class LoadedTask(NamedTuple):
   class_counts: np.ndarray
   left_over: int
   note: str
+  layers: Sequence[str]
 
 
 def _load_digits(data_dir: Optional[str], cache_dir: str) -> Dataset:
@@ -517,13 +520,13 @@ def get(name: str) -> Task:
   """The row of a task, or the `Task` that `module:attribute` names.
 
   Raises:
-    ValueError: There is none of this name; the message gives the nearest.
+    InputError: There is none of this name; the message gives the nearest.
   """
   if ":" in name:
     return _import_task(name)
   if name not in TASKS:
     nearest = difflib.get_close_matches(name, TASKS, n=1, cutoff=0)[0]
-    raise ValueError(
+    raise InputError(
       f"There is no task {name!r}: did you mean {nearest!r}? "
       f"The tasks are {', '.join(TASKS)}, or module:attribute for one of your own."
     )
@@ -535,9 +538,9 @@ def _import_task(name: str) -> Task:
   try:
     task = getattr(importlib.import_module(module), attribute)
   except (ImportError, AttributeError, ValueError) as error:
-    raise ValueError(f"The task {name!r} cannot be imported: {error}.") from error
+    raise InputError(f"The task {name!r} cannot be imported: {error}.") from error
   if not isinstance(task, Task):
-    raise ValueError(
+    raise InputError(
       f"{name!r} is a {type(task).__name__}; a task of your own must be a "
       "tasks.registry.Task."
     )
@@ -568,11 +571,12 @@ def load(
 
   Raises:
     DataMissingError: The data are not on this machine; the message says how to get them.
-    ValueError: The split, the data or the model cannot be used; the message says why.
+    InputError: The split, the data or the model cannot be used; the message says why.
   """
   import tensorflow as tf
 
   from tasks.datasets import dataset as dataset_lib
+  from tasks.models import layers
   from tff_algos.models import functional, keras
 
   data = dataset_lib.check(task.load_data(data_dir, cache_dir))
@@ -593,6 +597,7 @@ def load(
     class_counts=partitions.class_counts(split, data.train_y, data.num_classes),
     left_over=len(split.left_over),
     note=data.note,
+    layers=layers.describe_layers(keras_model),
   )
 
 
@@ -609,7 +614,7 @@ def split_over_clients(
 
 def _count_groups(data: Dataset) -> int:
   if data.train_groups is None:
-    raise ValueError(
+    raise InputError(
       "These data do not say from whom each example is, so give the number of clients, "
       "num_clients."
     )
@@ -622,12 +627,12 @@ def _check_outputs(model: Model, data: Dataset) -> None:
   steps = data.train_y.shape[1:]
   if shape.rank != len(steps) + 2 or tuple(shape[1:-1]) != steps:
     at_each = f", at each of {steps[0]} steps" if steps else ""
-    raise ValueError(
+    raise InputError(
       f"The task's model gives predictions of shape {tuple(shape[1:])} for an example: "
       f"it must give one number for each class{at_each}."
     )
   if shape[-1] < data.num_classes:
-    raise ValueError(
+    raise InputError(
       f"The data have {data.num_classes} classes, but the task's model gives {shape[-1]} "
       "numbers for an example: give its last layer one output for each class."
     )

@@ -17,6 +17,7 @@ import numpy as np
 
 from tasks import partitions
 from tasks.datasets import dataset, picture_files
+from tff_algos.errors import InputError
 
 #: What the labels 0 and 1 stand for [code, the publishers'].
 CLASSES = ("COVID", "NonCOVID")
@@ -49,7 +50,7 @@ def load(data_dir: str | os.PathLike[str] | None, *, size: int = 224) -> dataset
 
   Raises:
     dataset.DataMissingError: there are no such data, or a file is missing among them.
-    ValueError: a file is damaged.
+    InputError: a file is damaged.
   """
   if data_dir is None:
     raise dataset.DataMissingError(
@@ -89,7 +90,7 @@ def _names(folder: pathlib.Path, split: str, label: str) -> list[str]:
     )
   names = list(filter(None, map(str.strip, path.read_text("utf-8").splitlines())))
   if not names:
-    raise ValueError(f"{path} names no picture: get it again from {_HOME}.")
+    raise InputError(f"{path} names no picture: get it again from {_HOME}.")
   return names
 
 
@@ -119,7 +120,7 @@ def _reader(folder: pathlib.Path, name: str) -> Callable[[str], bytes]:
   try:
     archive = zipfile.ZipFile(packed)
   except (OSError, zipfile.BadZipFile) as error:
-    raise ValueError(
+    raise InputError(
       f"{packed} cannot be read ({error}): get it again from {_HOME}."
     ) from error
   members = {
@@ -139,7 +140,7 @@ def _checked(place: pathlib.Path, read: Callable[[str], bytes]) -> Callable[[str
         f"{place} lacks {picture}: get it again from {_HOME}."
       ) from error
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-      raise ValueError(
+      raise InputError(
         f"{picture} in {place} cannot be read ({error}): get it again from {_HOME}."
       ) from error
 

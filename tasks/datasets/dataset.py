@@ -6,8 +6,10 @@ from typing import NamedTuple, Optional
 
 import numpy as np
 
+from tff_algos.errors import InputError
 
-class DataMissingError(Exception):
+
+class DataMissingError(InputError):
   """Data are not on this machine; the message is one sentence on how to get them."""
 
 
@@ -40,7 +42,7 @@ def check(dataset: Dataset) -> Dataset:
   """Returns `dataset` if it is what `Dataset` promises.
 
   Raises:
-    ValueError: a split is empty, examples and labels differ in number, a shape or
+    InputError: a split is empty, examples and labels differ in number, a shape or
       dtype is wrong, a label lies outside its range, a sequence has no label, or the
       groups are not as promised.
   """
@@ -48,39 +50,39 @@ def check(dataset: Dataset) -> Dataset:
     x = getattr(dataset, f"{split}_x")
     y = getattr(dataset, f"{split}_y")
     if len(x) != len(y):
-      raise ValueError(
+      raise InputError(
         f"{split}_x holds {len(x):,} examples but {split}_y {len(y):,} labels: "
         "there must be one label for each example."
       )
     if len(x) == 0:
-      raise ValueError(f"the {split} split is empty: it needs at least one example.")
+      raise InputError(f"the {split} split is empty: it needs at least one example.")
     if x.dtype not in (np.uint8, np.float32, np.int32):
-      raise ValueError(
+      raise InputError(
         f"{split}_x has dtype {x.dtype}: it must be uint8, float32 or int32."
       )
     if y.dtype != np.int32 or y.ndim not in (1, 2):
-      raise ValueError(
+      raise InputError(
         f"{split}_y has dtype {y.dtype} and shape {y.shape}: it must be int32 with "
         "one axis, or two for sequences."
       )
     if y.ndim == 2 and not (y >= 0).any(axis=1).all():
-      raise ValueError(
+      raise InputError(
         f"{split}_y holds a sequence without a label: leave that example out."
       )
     for label in (y.min(), y.max()):
       if not 1 - y.ndim <= label < dataset.num_classes:
-        raise ValueError(
+        raise InputError(
           f"{split}_y holds the label {label}: with {dataset.num_classes} classes "
           f"labels lie in {1 - y.ndim}..{dataset.num_classes - 1}."
         )
   train, test = dataset.train_x, dataset.test_x
   if train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:
-    raise ValueError(
+    raise InputError(
       f"a train example is {train.dtype} of shape {train.shape[1:]} but a test "
       f"example {test.dtype} of shape {test.shape[1:]}: they must be alike."
     )
   if dataset.train_y.shape[1:] != dataset.test_y.shape[1:]:
-    raise ValueError(
+    raise InputError(
       f"train_y holds labels of shape {dataset.train_y.shape[1:]} but test_y of shape "
       f"{dataset.test_y.shape[1:]}: they must be alike."
     )
@@ -91,12 +93,12 @@ def check(dataset: Dataset) -> Dataset:
 
 def _check_groups(groups: np.ndarray, num_examples: int) -> None:
   if groups.dtype != np.int32 or groups.shape != (num_examples,):
-    raise ValueError(
+    raise InputError(
       f"train_groups has dtype {groups.dtype} and shape {groups.shape}: it must be "
       f"int32 with one number for each of the {num_examples:,} training examples."
     )
   if groups.min() < 0 or not np.bincount(groups).all():
-    raise ValueError(
+    raise InputError(
       "train_groups must number the groups 0..G-1 without gaps, but goes from "
       f"{groups.min()} to {groups.max()} with {len(np.unique(groups))} different numbers."
     )

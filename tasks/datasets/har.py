@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tasks.datasets import dataset
+from tff_algos.errors import InputError
 
 #: The channels of a window, in their order: acceleration without gravity, angular
 #: velocity and acceleration, in units of g, rad/s and g.
@@ -77,7 +78,7 @@ def load(data_dir: str | os.PathLike[str] | None) -> dataset.Dataset:
     data_dir: as for `read`.
 
   Raises:
-    dataset.DataMissingError, ValueError: as `read` does.
+    dataset.DataMissingError, InputError: as `read` does.
   """
   train, test = read(data_dir)
   counts = len(train.y), len(test.y)
@@ -96,7 +97,7 @@ def read(data_dir: str | os.PathLike[str] | None) -> tuple[Split, Split]:
 
   Raises:
     dataset.DataMissingError: there are no such data, or a file is missing among them.
-    ValueError: a file is damaged, files disagree on the number of windows, or a folder
+    InputError: a file is damaged, files disagree on the number of windows, or a folder
       holds several such archives.
   """
   if data_dir is None:
@@ -154,12 +155,12 @@ def _open(place: pathlib.Path) -> Iterator[_Source]:
       except _UNREADABLE as error:
         damaged.append(f"{path} cannot be read ({error}): get it again from {_HOME}.")
     if len(found) > 1:
-      raise ValueError(
+      raise InputError(
         f"{place} holds several archives of UCI HAR, {found[0].place} and "
         f"{found[1].place}: name one of them."
       )
     if damaged and not found:
-      raise ValueError(damaged[0])
+      raise InputError(damaged[0])
     if not found:
       raise dataset.DataMissingError(
         f"{place} holds neither the folder 'UCI HAR Dataset' nor an archive of it: get "
@@ -200,7 +201,7 @@ def _read_split(source: _Source, split: str) -> Split:
   y = _column(source, f"{split}/y_{split}.txt")
   odd = y[(y < 1) | (y > len(ACTIVITIES))]
   if len(odd):
-    raise ValueError(
+    raise InputError(
       f"{source.place}: {split}/y_{split}.txt holds the activity {odd[0]}, but they are "
       f"1..{len(ACTIVITIES)}: get the data again from {_HOME}."
     )
@@ -222,20 +223,20 @@ def _table(
   try:
     content = source.read(name)
     if not content.strip():
-      raise ValueError("it is empty")
+      raise InputError("it is empty")
     # Fast since NumPy 1.23: a second for all files, so nothing is cached.
     table = np.loadtxt(io.BytesIO(content), np.float32, comments=None, ndmin=2)
     if table.shape[1] != columns:
-      raise ValueError(f"{table.shape[1]} numbers in a line instead of {columns}")
+      raise InputError(f"{table.shape[1]} numbers in a line instead of {columns}")
     if rows is not None and len(table) != rows:
-      raise ValueError(f"{len(table):,} lines, but there are {rows:,} labels")
+      raise InputError(f"{len(table):,} lines, but there are {rows:,} labels")
     if not np.isfinite(table).all():
-      raise ValueError("a number that is not finite")
+      raise InputError("a number that is not finite")
     if whole and (table != np.rint(table)).any():
-      raise ValueError("a number that is not whole")
+      raise InputError("a number that is not whole")
   except (*_UNREADABLE, ValueError) as error:
     reason = str(error).partition(";")[0]  # NumPy goes on with advice on its arguments.
-    raise ValueError(
+    raise InputError(
       f"{source.place}: {name} is damaged ({reason}): get the data again from {_HOME}."
     ) from error
   return table

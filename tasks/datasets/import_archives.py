@@ -16,6 +16,8 @@ from typing import NamedTuple
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download import resource
 
+from tff_algos.errors import InputError
+
 _BLOCK = 1 << 20
 
 
@@ -49,7 +51,7 @@ class Imported(NamedTuple):
   source: pathlib.Path | None
 
 
-class ArchiveError(Exception):
+class ArchiveError(InputError):
   """Archives cannot be imported.
 
   Attributes:

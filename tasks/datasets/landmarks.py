@@ -14,6 +14,7 @@ import numpy as np
 
 from tasks.datasets import dataset, picture_files
 from tff_algos import client_data
+from tff_algos.errors import InputError
 
 #: The landmarks; FedReg, B.2, prints these numbers.
 NUM_CLASSES = 2028
@@ -51,7 +52,7 @@ def load(
 
   Raises:
     dataset.DataMissingError: a list or a picture is missing.
-    ValueError: a list is not as published, a picture cannot be decoded, or `cache_dir`
+    InputError: a list is not as published, a picture cannot be decoded, or `cache_dir`
       cannot be written.
   """
   if data_dir is None:
@@ -63,7 +64,7 @@ def load(
   train, test = (_read_list(_find(folder, name)) for name in _SPLITS)
   users = [row.get("user_id") for row in train]
   if None in users:
-    raise ValueError(
+    raise InputError(
       f"{_find(folder, _SPLITS[0])} has no user_id in a line: get it again."
     )
   number = {user: i for i, user in enumerate(dict.fromkeys(users))}
@@ -107,7 +108,7 @@ def _read_list(path: pathlib.Path) -> list[dict[str, str]]:
     rows = list(csv.DictReader(file))
   for line, row in enumerate(rows, start=2):
     if not row.get("image_id") or not (row.get("class") or "").isdecimal():
-      raise ValueError(
+      raise InputError(
         f"{path} has no image_id or no class in line {line}: get it again from "
         f"{_SPLIT_HOME}."
       )

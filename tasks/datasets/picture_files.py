@@ -12,6 +12,8 @@ from concurrent import futures
 import numpy as np
 import tensorflow as tf
 
+from tff_algos.errors import InputError
+
 _CACHED = ("train_x", "train_y", "test_x", "test_y")
 
 
@@ -30,7 +32,7 @@ def load(names: Sequence[str], read: Callable[[str], bytes], size: int) -> np.nd
     uint8 (N, size, size, 3), grey pictures with three equal channels.
 
   Raises:
-    ValueError: a picture cannot be decoded. What `read` raises goes through.
+    InputError: a picture cannot be decoded. What `read` raises goes through.
   """
   pictures = np.empty((len(names), size, size, 3), np.uint8)
 
@@ -47,7 +49,7 @@ def _decode(name: str, content: bytes, size: int) -> np.ndarray:
   try:
     picture = tf.io.decode_image(content, channels=3, expand_animations=False)
   except tf.errors.InvalidArgumentError as error:
-    raise ValueError(f"The picture {name} cannot be decoded: get it again.") from error
+    raise InputError(f"The picture {name} cannot be decoded: get it again.") from error
   height, width, _ = picture.shape
   side = min(height, width)
   top, left = (height - side) // 2, (width - side) // 2
@@ -69,7 +71,7 @@ def write_cache(path: pathlib.Path, arrays: Sequence[np.ndarray]) -> None:
   """Keeps train_x, train_y, test_x and test_y in a file, uncompressed.
 
   Raises:
-    ValueError: the file cannot be written; nothing is left of it.
+    InputError: the file cannot be written; nothing is left of it.
   """
   # Renamed when complete, so that no reader ever sees half a file.
   temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
@@ -85,7 +87,7 @@ def write_cache(path: pathlib.Path, arrays: Sequence[np.ndarray]) -> None:
       if temporary.is_file():
         temporary.unlink()
   except OSError as error:
-    raise ValueError(
+    raise InputError(
       f"the pictures cannot be cached in {path.parent} ({error.strerror or error}): "
       "name another cache folder."
     ) from error

@@ -13,6 +13,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from tasks.datasets import dataset, picture_files
+from tff_algos.errors import InputError
 
 _SPLITS = ("train", "test")
 # Those that `tfds.ImageFolder` reads.
@@ -45,13 +46,13 @@ def load(
 
   Raises:
     dataset.DataMissingError: train/ or test/ is missing.
-    ValueError: the class folders are not as said above, a split has no picture, the
+    InputError: the class folders are not as said above, a split has no picture, the
       pictures differ in size, one cannot be decoded, or `cache_dir` cannot be written.
   """
   folder = pathlib.Path(folder).expanduser().absolute()
   classes = _list_classes(folder)
   if num_classes is not None and len(classes) != num_classes:
-    raise ValueError(
+    raise InputError(
       f"{folder / 'train'} holds {len(classes)} class folders: {num_classes} are "
       "expected."
     )
@@ -81,7 +82,7 @@ def _list_classes(folder: pathlib.Path) -> list[str]:
   for here, there, name in ((train, test, "train"), (test, train, "test")):
     alone = sorted(set(here) - set(there))
     if alone:
-      raise ValueError(
+      raise InputError(
         f"{folder / name} holds the class folder {alone[0]} that the other split "
         "lacks: train/ and test/ must have the same ones."
       )
@@ -135,7 +136,7 @@ def _fingerprint(folder: pathlib.Path) -> str:
   )
   for split in _SPLITS:
     if not any(file[0] == split for file in files):
-      raise ValueError(
+      raise InputError(
         f"{folder / split} holds no picture: it needs {', '.join(_SUFFIXES)} files in "
         "one folder per class."
       )
@@ -147,7 +148,7 @@ def _decode(folder: pathlib.Path, classes: list[str]) -> list[np.ndarray]:
   builder = tfds.ImageFolder(str(folder))
   # TFDS takes every folder beside train/ and test/ for a split with classes of its own.
   if builder.info.features["label"].names != classes:
-    raise ValueError(
+    raise InputError(
       f"{folder} holds other folders beside train/ and test/, and TFDS takes theirs "
       "for classes: move them away."
     )
@@ -156,14 +157,14 @@ def _decode(folder: pathlib.Path, classes: list[str]) -> list[np.ndarray]:
     try:
       examples = tfds.as_numpy(builder.as_dataset(split=split, batch_size=-1))
     except tf.errors.InvalidArgumentError as error:
-      raise ValueError(_find_odd_picture(builder) or _first_line(error)) from error
+      raise InputError(_find_odd_picture(builder) or _first_line(error)) from error
     except tf.errors.OpError as error:
-      raise ValueError(
+      raise InputError(
         f"the pictures in {folder / split} cannot be read: {_first_line(error)}"
       ) from error
     arrays += [examples["image"], examples["label"].astype(np.int32)]
   if arrays[0].shape[1:] != arrays[2].shape[1:]:
-    raise ValueError(_find_odd_picture(builder))
+    raise InputError(_find_odd_picture(builder))
   return arrays
 
 

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from tasks.datasets import dataset
+from tff_algos.errors import InputError
 
 #: The files, plain text; the poems, which nobody speaks, are not read.
 FILES = ("comedies", "histories", "tragedies")
@@ -66,7 +67,7 @@ def load(data_dir: str | os.PathLike[str] | None) -> dataset.Dataset:
 
   Raises:
     dataset.DataMissingError: a file is missing.
-    ValueError: a file is no text of plays.
+    InputError: a file is no text of plays.
   """
   if data_dir is None:
     raise dataset.DataMissingError(
@@ -77,7 +78,7 @@ def load(data_dir: str | os.PathLike[str] | None) -> dataset.Dataset:
   spoken = [lines for name in FILES for lines in _lines_by_role(folder / name)]
   roles = [lines for lines in spoken if len(lines) >= 2]
   if not roles:
-    raise ValueError(
+    raise InputError(
       f"The plays in {folder} have no role with two lines: get them again."
     )
   train: list[str] = []
@@ -158,7 +159,7 @@ def _lines_by_role(path: pathlib.Path) -> Iterator[list[str]]:
       f"{', '.join(FILES)}."
     ) from error
   except UnicodeDecodeError as error:
-    raise ValueError(f"{path} is no text ({error.reason}): get it again.") from error
+    raise InputError(f"{path} is no text ({error.reason}): get it again.") from error
   return read_roles(text)
 
 

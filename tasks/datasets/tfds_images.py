@@ -18,6 +18,7 @@ from tensorflow_datasets.core import constants
 from tensorflow_datasets.core.utils import gcs_utils
 
 from tasks.datasets import dataset, import_archives
+from tff_algos.errors import InputError
 
 # Seconds to connect and to wait for the first byte when asking whether a server is
 # there. TFDS itself retries for minutes without a network.
@@ -47,7 +48,7 @@ def load(name: str, data_dir: str | None = None) -> dataset.Dataset:
     transposed), labels 0..num_classes-1.
 
   Raises:
-    ValueError: there is no such data set, or it is none of equally sized uint8 pictures
+    InputError: there is no such data set, or it is none of equally sized uint8 pictures
       with one label each and the splits 'train' and 'test'.
     dataset.DataMissingError: the data are not prepared, and their archives are neither
       in the download cache nor can be downloaded, or the prepared data are damaged.
@@ -57,7 +58,7 @@ def load(name: str, data_dir: str | None = None) -> dataset.Dataset:
   prepare(builder)
   absent = {"train", "test"} - set(builder.info.splits)
   if absent:
-    raise ValueError(
+    raise InputError(
       f"TFDS data set {name} has the splits {', '.join(builder.info.splits)}: a task "
       "needs train and test."
     )
@@ -85,7 +86,7 @@ def find_builder(name: str, data_dir: str | None = None) -> tfds.core.DatasetBui
   """The TFDS builder of any data set, made without touching the network.
 
   Raises:
-    ValueError: there is no such data set, configuration or version; the message names
+    InputError: there is no such data set, configuration or version; the message names
       the nearest one.
     dataset.DataMissingError: the data set is prepared but damaged.
   """
@@ -97,10 +98,10 @@ def find_builder(name: str, data_dir: str | None = None) -> tfds.core.DatasetBui
     known = tfds.list_builders(with_community_datasets=False)
     near = difflib.get_close_matches(name.partition("/")[0], known, n=1)
     hint = f"did you mean {near[0]}?" if near else "tfds.list_builders() lists them."
-    raise ValueError(f"TFDS has no data set {name!r}: {hint}") from error
+    raise InputError(f"TFDS has no data set {name!r}: {hint}") from error
   except (ValueError, AssertionError) as error:  # An unknown configuration or version.
     reason = _CONSTRUCTION_PREFIX.sub("", _first_line(error))
-    raise ValueError(f"TFDS cannot open the data set {name!r}: {reason}") from error
+    raise InputError(f"TFDS cannot open the data set {name!r}: {reason}") from error
   except OSError as error:  # The folder is there, but not what TFDS writes into it.
     folder = os.path.join(expanded or constants.DATA_DIR, name.partition(":")[0])
     raise dataset.DataMissingError(
@@ -160,13 +161,13 @@ def _require_pictures(builder: tfds.core.DatasetBuilder) -> None:
     or not isinstance(features["image"], tfds.features.Image)
     or not isinstance(features["label"], tfds.features.ClassLabel)
   ):
-    raise ValueError(
+    raise InputError(
       f"TFDS data set {builder.name} is no picture classification set: it needs the "
       "features image and label."
     )
   shape, dtype = features["image"].shape, features["image"].np_dtype
   if None in shape or dtype != np.uint8:
-    raise ValueError(
+    raise InputError(
       f"TFDS data set {builder.name} has pictures of shape {shape} and dtype "
       f"{np.dtype(dtype).name}: only uint8 pictures of one size can be loaded."
     )

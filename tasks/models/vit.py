@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tasks.datasets import dataset
+from tff_algos.errors import InputError
 
 _layers = tf.keras.layers
 
@@ -68,7 +69,7 @@ def pretrained(
 
   Raises:
     DataMissingError: There is no such file; the message says how to get it.
-    ValueError: It is no ViT checkpoint, or one for pictures of other channels.
+    InputError: It is no ViT checkpoint, or one for pictures of other channels.
   """
   path = path or os.environ.get(WEIGHTS_VARIABLE)
   if not path or not os.path.isfile(os.path.expanduser(path)):
@@ -86,7 +87,7 @@ def pretrained(
     return _vision_transformer(shape, num_classes, arrays)
   except (KeyError, zipfile.BadZipFile) as error:
     reason = f"it lacks {error}" if isinstance(error, KeyError) else error
-    raise ValueError(
+    raise InputError(
       f"{path} is no checkpoint of a Vision Transformer ({reason}): give the .npz as "
       "published by google-research/vision_transformer."
     ) from error
@@ -97,7 +98,7 @@ def _vision_transformer(
 ) -> tf.keras.Model:
   patch, _, channels, width = arrays["embedding/kernel"].shape
   if channels != shape[-1]:
-    raise ValueError(
+    raise InputError(
       f"The pretrained ViT takes pictures of {channels} channels, but the data's have "
       f"{shape[-1]}: choose another checkpoint or other data."
     )

@@ -35,6 +35,7 @@ class Algorithm(NamedTuple):
   source: str
   needs: tuple[str, ...] = ()
 
+  @property
   def hparams_class(self) -> type[hyper_parameters.HyperParameters]:
     """The dataclass of the algorithm's hyper-parameters."""
     return getattr(self._import(), self.hparams)

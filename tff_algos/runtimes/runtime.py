@@ -9,14 +9,8 @@ from typing import Optional
 
 import tensorflow_federated as tff
 
-from tff_algos.runtimes import in_process, local_worker, remote_workers
+from tff_algos.runtimes import DESCRIPTIONS, in_process, local_worker, remote_workers
 from tff_algos.runtimes.tunnel import TlsFiles
-
-DESCRIPTIONS = {
-  "in_process": "TFF computations interpreted in this Python process (default).",
-  "local_worker": "TFF's own C++ worker, in a process of its own on this machine.",
-  "remote_workers": "TFF's own C++ workers on several machines, in TLS tunnels.",
-}
 
 
 class Runtime:

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Optional
 
+from tff_algos.errors import InputError
 from tff_algos.runtimes import child_process, tunnel
 
 _START_SECONDS = 30.0
@@ -36,7 +37,7 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-class CannotStartError(Exception):
+class CannotStartError(InputError):
   """The worker cannot be run as asked; the message is one sentence that says why."""
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from binaries import markdown
+from experiments import markdown
 from tff_algos.simulation import records
 
 FORGETTING, FISHER = "forgetting.csv", "fisher.csv"
@@ -98,7 +98,7 @@ def table(rows: Sequence[Row], correlations: Sequence[FisherRow]) -> str:
     numbers = (before.mean(), after.mean(), more.mean(), np.median(more))
     share = f"{100 * np.mean(more > 0):.0f} %"
     lines.append([name, *(f"{number:.3f}" for number in numbers), share])
-  text = markdown.table(head, lines)
+  text = markdown.table(head, lines, right=range(1, len(head)))
   rounds = {row.round for row in rows}
   text += f"\n\n{len(rounds)} rounds were measured, {min(rounds)} to {max(rounds)}."
   if correlations:

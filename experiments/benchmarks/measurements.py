@@ -18,34 +18,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
-from binaries import frameworks, workloads
+from experiments import markdown
+from experiments.benchmarks import frameworks, workloads
+from experiments.benchmarks.jobs import BARE, BASELINE, FEDAVG_ONLY, Job
 
-BASELINE = "fedavg"
-FEDAVG_ONLY = (frameworks.BARE, frameworks.TFF)
 # A round of the slowest algorithm takes minutes; TFF may wait for its worker for ever.
 _ANSWER_SECONDS = 1800
-
-
-class Job(NamedTuple):
-  """What one process measures: the first arguments of `frameworks.build`."""
-
-  workload: str
-  framework: str
-  algorithm: str
-
-  def __str__(self):
-    return "-".join(self)
-
-
-def jobs_of(workload: str, names: Sequence[str], algorithms: Sequence[str]) -> list[Job]:
-  """The measurements of one workload."""
-  return [
-    Job(workload, framework, algorithm)
-    for framework in names
-    for algorithm in ([BASELINE] if framework in FEDAVG_ONLY else algorithms)
-  ]
 
 
 # --- The process of one measurement -----------------------------------------------------
@@ -263,7 +243,7 @@ def summarize(measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
         median_seconds=medians.get(m.job),
         min_seconds=min(m.seconds) if ok else None,
         max_seconds=max(m.seconds) if ok else None,
-        ratio_to_bare=ratio(m.job, framework=frameworks.BARE, algorithm=BASELINE),
+        ratio_to_bare=ratio(m.job, framework=BARE, algorithm=BASELINE),
         ratio_to_fedavg=(
           None if m.job.framework in FEDAVG_ONLY else ratio(m.job, algorithm=BASELINE)
         ),
@@ -278,7 +258,7 @@ def summarize(measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-  """The rows of one workload as Markdown that can be read as it is."""
+  """The rows of one workload as Markdown."""
   workload = workloads.get(rows[0]["workload"])
   with_fedavg = any(row["algorithm"] != BASELINE for row in rows)
   columns = {
@@ -296,16 +276,9 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
   }
   if not with_fedavg:
     del columns["/fedavg"]
-  cells = [list(columns), *([cell(row) for cell in columns.values()] for row in rows)]
-  widths = [max(map(len, column)) for column in zip(*cells)]
-  rule = ["-" * w if k < 2 else "-" * (w - 1) + ":" for k, w in enumerate(widths)]
-  cells.insert(1, rule)
-  lines = [f"{workload.name}: {workload.description}", ""]
-  for line in cells:
-    padded = [
-      c.ljust(w) if k < 2 else c.rjust(w) for k, (c, w) in enumerate(zip(line, widths))
-    ]
-    lines.append(f"| {' | '.join(padded)} |")
+  cells = [[cell(row) for cell in columns.values()] for row in rows]
+  text = markdown.table(list(columns), cells, right=range(2, len(columns)))
+  lines = [f"{workload.name}: {workload.description}", "", text]
   failed = [row for row in rows if row["failure"]]
   lines += ["", *(f"- {r['framework']} {r['algorithm']}: {r['failure']}" for r in failed)]
   return "\n".join(lines).rstrip()

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Optional
 
-from binaries import runs
+from experiments.run_folder.reading import Run
 
 
 class Curve(NamedTuple):
@@ -38,7 +38,7 @@ class Curve(NamedTuple):
 Measure = Callable[[Curve, Optional[Curve]], Optional[float]]
 
 
-def first_rounds(run: runs.Run, rounds: int) -> Optional[Curve]:
+def first_rounds(run: Run, rounds: int) -> Optional[Curve]:
   """What a run measured in its first rounds; None if it has not done so many.
 
   A run that goes on, or was stopped because it diverged, counts once it has them.
@@ -48,7 +48,7 @@ def first_rounds(run: runs.Run, rounds: int) -> Optional[Curve]:
   if len(records) < rounds or not measured:
     return None
   seconds = [record["seconds"] for record in records]
-  machine = run.about.get("machine")
+  machine = run.session.get("machine")
   return Curve(
     rounds=[record["round"] for record in measured],
     accuracy=[record["test_accuracy"] for record in measured],

@@ -12,16 +12,13 @@ import itertools
 import json
 import math
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
-from absl import flags
-
-from binaries import command_line
+from experiments.run_folder.folder import CONFIG, read_manifest, sessions_of
+from tff_algos.errors import InputError
 from tff_algos.simulation import records
 
-CONFIG = "config.json"
 PARTITION = "partition.png"
 
 
@@ -35,7 +32,8 @@ class Run:
     flags: The settings, as config.json has them; the next three likewise.
     hparams: All hyper-parameters.
     data: Of the data set: note, clients, examples, ...
-    about: All else in config.json: num_weights, command, versions, git_commit.
+    num_weights: Of the model; None where config.json does not say.
+    session: Of the last session: command, versions, machine, git_commit.
     records: One of each round; a cell that metrics.csv leaves blank is not in it.
     has_ended: Whether summary.json is of these rounds; else it goes on or was cut short.
     target: The test accuracy to reach, 0..1; None for none.
@@ -51,7 +49,8 @@ class Run:
   flags: dict[str, Any]
   hparams: dict[str, Any]
   data: dict[str, Any]
-  about: dict[str, Any]
+  num_weights: Optional[int]
+  session: dict[str, Any]
   records: list[dict[str, Any]]
   has_ended: bool
   target: Optional[float]
@@ -85,7 +84,7 @@ def read_runs(paths: Iterable[str]) -> list[Run]:
     Each run once, in the order of `paths` and, within one, of the alphabet.
 
   Raises:
-    UsageError: A folder holds none, or one that cannot be read.
+    InputError: A folder holds none, or one that cannot be read.
   """
   found: dict[str, tuple[str, str]] = {}
   for path in paths:
@@ -127,7 +126,7 @@ def _find(path: str) -> list[str]:
       below.clear()  # Its checkpoints.
       found.append(folder)
   if not found:
-    raise command_line.UsageError(
+    raise InputError(
       f"{path} holds no run, a folder with {CONFIG} and {records.METRICS}: give folders "
       "that train.py has written, or folders of such."
     )
@@ -138,12 +137,14 @@ def read_run(folder: str) -> Run:
   """Reads a run's folder.
 
   Raises:
-    UsageError: It is none, or a file of it cannot be read.
+    InputError: It is none, or a file of it cannot be read.
   """
+  manifest = read_manifest(folder, "give folders that train.py has written")
   try:
-    config = _read_json(folder, CONFIG)
-    inner = {key: dict(config.pop(key, {})) for key in ("flags", "hparams", "data")}
+    inner = {key: dict(manifest.get(key, {})) for key in ("flags", "hparams", "data")}
     inner["flags"]["algorithm"]  # Must be there, as what `summarize` takes must.
+    model = manifest.get("model", manifest)  # Older folders have the count by itself.
+    sessions = sessions_of(manifest)
     target = inner["flags"].get("target_accuracy")
     rounds = _read_metrics(folder)
     summary = {}
@@ -164,7 +165,8 @@ def read_run(folder: str) -> Run:
       folder=folder,
       name=os.path.basename(os.path.abspath(folder)),
       **inner,
-      about=config,
+      num_weights=model.get("num_weights"),
+      session=sessions[-1] if sessions else {},
       records=rounds,
       has_ended=has_ended,
       target=None if target is None else float(target),
@@ -177,7 +179,7 @@ def read_run(folder: str) -> Run:
     run.summarize()
   except (OSError, ValueError, KeyError, TypeError, OverflowError, csv.Error) as error:
     said = f"no {error}" if isinstance(error, KeyError) else str(error)
-    raise command_line.UsageError(
+    raise InputError(
       f"{folder} holds no run that can be read ({' '.join(said.split())}): give folders "
       "that train.py has written."
     ) from error
@@ -220,53 +222,3 @@ def privacy_line(privacy: Mapping[str, Any]) -> str:
     f"{privacy['delta']:g}, for the client that took part most often "
     f"({privacy['most_participations']} rounds)"
   )
-
-
-def define_flags(out: str) -> None:
-  """Defines the flags of a program that shows runs.
-
-  Not when a module is imported: two programs may import each other's functions, and
-  absl takes a name once.
-
-  Args:
-    out: What `--out` names.
-  """
-  place = dict(module_name=sys.argv[0])  # Where absl looks for what --help shows.
-  runs = "Folders of runs, or folders that hold such, with commas between them."
-  flags.DEFINE_list("runs", None, runs, **place)
-  flags.DEFINE_string("out", None, f"{out} to write.", **place)
-  flags.DEFINE_string("title", "", "Its title.", **place)
-  target = "An accuracy whose first round the table gives, 0..1."
-  flags.DEFINE_float("target_accuracy", None, target, **place)
-  flags.mark_flags_as_required(["runs", "out"])
-
-
-def read_flags() -> tuple[Sequence[Run], str, str, Optional[float]]:
-  """The runs, and the values of `--out`, `--title` and `--target_accuracy`.
-
-  Raises:
-    UsageError: A value is wrong, or a run cannot be read.
-  """
-  values = flags.FLAGS
-  if not values.out:
-    raise command_line.UsageError("out is empty: name a file.")
-  values.out = os.path.expanduser(values.out)
-  folder = os.path.dirname(os.path.abspath(values.out))
-  if not os.path.isdir(folder):
-    raise command_line.UsageError(
-      f"{values.out} cannot be written: there is no folder {folder}."
-    )
-  if os.path.isdir(values.out) or not os.access(folder, os.W_OK):
-    raise command_line.UsageError(
-      f"{values.out} cannot be written: it is a folder, or the one it is in may not be "
-      "written to."
-    )
-  if not values.runs:
-    raise command_line.UsageError(
-      "runs is empty: give folders that train.py has written."
-    )
-  target = values.target_accuracy
-  if target is not None and not 0 < target <= 1:
-    raise command_line.UsageError(f"target_accuracy must be in (0, 1]; found {target:g}.")
-  paths = map(os.path.expanduser, values.runs)
-  return read_runs(paths), values.out, values.title, target

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Optional
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from binaries.curves import Curve, by_round, deviation
+from experiments.tables.measures import Curve, by_round, deviation
 
 
 class Points(NamedTuple):

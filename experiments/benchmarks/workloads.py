@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from tff_algos.errors import InputError
+
 if TYPE_CHECKING:
   from tff_algos.client_data import ClientDirectory
   from tff_algos.models.functional import ExampleSpec, Model
@@ -166,10 +168,10 @@ def get(name: str) -> Workload:
   """The row of a workload.
 
   Raises:
-    ValueError: There is none of this name.
+    InputError: There is none of this name.
   """
   if name not in WORKLOADS:
-    raise ValueError(
+    raise InputError(
       f"There is no workload {name!r}: choose from {', '.join(WORKLOADS)}."
     )
   return WORKLOADS[name]

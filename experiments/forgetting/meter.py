@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from typing import Any, Optional
 
-from binaries import experiment
-from binaries.forgetting_records import (
+from experiments.config import make_hparams
+from experiments.forgetting.records import (
   FISHER,
   FORGETTING,
   ROUNDS_BACK,
@@ -18,22 +17,26 @@ from binaries.forgetting_records import (
   Row,
   RowFile,
 )
+from experiments.preparation import Prepared, build
 from tasks import registry as tasks_registry
 from tff_algos.algorithms import registry
+from tff_algos.client_work.local_sgd import PlainSgd
 from tff_algos.diagnostics import fisher as fisher_lib
 from tff_algos.diagnostics import forgetting
-from tff_algos.hyper_parameters import PlainSgd
-from tff_algos.simulation import cohorts, loop, records
-
-_SETTINGS = "forgetting.json"
+from tff_algos.errors import InputError
+from tff_algos.simulation import cohorts, loop
 
 
 class Meter:
-  """Measures before the rounds of the driver's run."""
+  """Measures before the rounds of the driver's run.
+
+  Attributes:
+    settings: What the measurements depend on besides the run's own settings.
+  """
 
   def __init__(
     self,
-    prepared: experiment.Prepared,
+    prepared: Prepared,
     algorithms: Sequence[str],
     given: Mapping[str, Mapping[str, Any]],
     fisher: bool,
@@ -47,16 +50,14 @@ class Meter:
       fisher: Whether to correlate the Fisher information of FedReg's pseudo data.
 
     Raises:
-      ValueError: An algorithm cannot be measured, or the folder holds a run with other
-        settings.
+      InputError: An algorithm cannot be measured.
     """
     self._prepared, self._started = prepared, False
     self._model, self._clients = prepared.loaded.model, prepared.loaded.clients
     hparams = {name: self._hparams_of(name, given) for name in algorithms}
     run_dir = prepared.config.run_dir
     described = {name: dataclasses.asdict(h) for name, h in hparams.items()}
-    self._settings = {"algorithms": described, "fisher": fisher}
-    self._check_settings(os.path.join(run_dir, _SETTINGS))
+    self.settings = {"algorithms": described, "fisher": fisher}
     self._local_models = {name: self._build(name, h) for name, h in hparams.items()}
     self._measure = forgetting.build_forgetting(self._model)
     self._rows = RowFile(os.path.join(run_dir, FORGETTING), Row)
@@ -76,52 +77,36 @@ class Meter:
 
   def _hparams_of(self, name: str, given: Mapping[str, Any]) -> Any:
     task = tasks_registry.get(self._prepared.config.task)
-    return experiment.make_hparams(registry.get(name), task, given[name])
+    return make_hparams(registry.get(name), task, given[name])
 
   def _build(self, name: str, hparams: Any):
     config = self._prepared.config
     if not isinstance(hparams, PlainSgd):
-      raise ValueError(f"{name} has no local models that could forget: leave it out.")
+      raise InputError(f"{name} has no local models that could forget: leave it out.")
     is_driver = name == config.algorithm
     if is_driver:
       process = self._prepared.process
     else:
-      process = registry.get(name).build(
-        self._model,
-        hparams,
-        num_clients=len(self._clients),
-        num_examples=int(self._clients.num_examples.sum()),
-      )
+      process = build(registry.get(name), self._prepared.loaded, hparams)
     try:
       local_models = forgetting.build_local_models(self._model, process)
     except ValueError as error:
-      raise ValueError(f"{name}: {error}") from error
+      raise InputError(f"{name}: {error}") from error
     state_type = process.initialize.type_signature.result.member
     remembers = not process.is_stateless or len(state_type.variables.extra)
     if remembers and not is_driver:
-      raise ValueError(
+      raise InputError(
         f"{name} keeps something from round to round, which it would not have in a "
         f"run of {config.algorithm}: leave it out, or measure it by itself with "
         f"--driver={name} --algorithms={name}."
       )
     return local_models
 
-  def _check_settings(self, path: str) -> None:
-    if os.path.exists(path):
-      with open(path) as f:
-        if json.load(f) != self._settings:
-          raise ValueError(
-            f"{path} is of a run with other algorithms or hyper-parameters: resume it "
-            "with those, or choose another --run_dir."
-          )
-
   def __call__(self, start: loop.RoundStart) -> None:
     """Measures, if it is this round's turn."""
-    config = self._prepared.config
     this = start.rounds_done + 1
     if not self._started:
       self._started = True
-      records.write_json(os.path.join(config.run_dir, _SETTINGS), self._settings)
 
       def keeps(t: int) -> bool:
         # Not one that was measured only because it was to be the last.

@@ -6,11 +6,9 @@ then every line by a round and the seconds it took. Answers are lines of JSON.
 
 from __future__ import annotations
 
-import os
 import sys
 
 if __name__ == "__main__":
-  sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
   from tff_algos import preflight
 
   preflight.check_and_quiet([])
@@ -30,9 +28,9 @@ from typing import Any
 
 import numpy as np
 
-from binaries import workloads
+from experiments.benchmarks import workloads
+from experiments.benchmarks.jobs import BARE, TFF
 
-BARE, TFF = "bare", "tff"
 LEARNING_RATE = 0.05
 _EPOCHS = 1
 _SEED = 0
@@ -147,8 +145,8 @@ class Ours(Framework):
     local = dict(
       epochs=_EPOCHS, batch_size=workload.batch_size, learning_rate=LEARNING_RATE
     )
-    known = {field.name for field in dataclasses.fields(row.hparams_class())}
-    hparams = row.hparams_class()(**{k: v for k, v in local.items() if k in known})
+    known = {field.name for field in dataclasses.fields(row.hparams_class)}
+    hparams = row.hparams_class(**{k: v for k, v in local.items() if k in known})
     self._process = row.build(
       model,
       hparams,
@@ -238,21 +236,12 @@ class Tff(Framework):
     return list(self._process.get_model_weights(self._state).trainable)
 
 
-def names() -> list[str]:
-  """The names of all frameworks."""
-  from tff_algos.runtimes import runtime
-
-  # Workers on other machines are started by their owners.
-  ours = [name for name in runtime.DESCRIPTIONS if name != "remote_workers"]
-  return [BARE, *ours, TFF]
-
-
 def build(workload: str, framework: str, algorithm: str, folder: str) -> Framework:
   """Makes what is to be measured.
 
   Args:
     workload: A name of `workloads.WORKLOADS`.
-    framework: One of `names()`.
+    framework: A name of `program.framework_names()`.
     algorithm: A name of `algorithms.registry`; only our runtimes heed it.
     folder: For the client files, which measurements share.
   """

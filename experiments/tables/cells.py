@@ -13,29 +13,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
-from binaries import command_line, runs
-from binaries.curves import Curve, first_rounds
+from experiments import command_line
+from experiments.run_folder import reading
+from experiments.run_folder.folder import CONFIG
+from experiments.tables.measures import Curve, first_rounds
+from experiments.tables.model import Cell, Program
 from tasks import registry as tasks_registry
+from tff_algos.errors import InputError
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
-
-
-class Cell(NamedTuple):
-  """One setting of `train.py`, to be run once for each repeat.
-
-  Attributes:
-    name: The folder of its runs.
-    algorithm: A name of `algorithms.registry`.
-    task: A name of `tasks.registry`.
-    rounds: The rounds of the full experiment.
-    flags: Further flags of `train.py`.
-  """
-
-  name: str
-  algorithm: str
-  task: str
-  rounds: int
-  flags: Mapping[str, Any] = {}
+_PROGRAMS = os.path.join(os.path.dirname(command_line.__file__), "..", "binaries")
 
 
 def run_folder(out: str, cell: Cell, seed: int) -> str:
@@ -86,16 +72,16 @@ def curves_by_seed(cell: Cell, settings: Settings) -> list[Optional[Curve]]:
   ]
 
 
-def _read(cell: Cell, seed: int, settings: Settings) -> Optional[runs.Run]:
+def _read(cell: Cell, seed: int, settings: Settings) -> Optional[reading.Run]:
   """A run of a cell; None if it was not begun.
 
   Raises:
-    UsageError: The folder holds a run with other settings than the cell's.
+    InputError: The folder holds a run with other settings than the cell's.
   """
   folder = run_folder(settings.out, cell, seed)
-  if not os.path.exists(os.path.join(folder, runs.CONFIG)):
+  if not os.path.exists(os.path.join(folder, CONFIG)):
     return None
-  run = runs.read_run(folder)
+  run = reading.read_run(folder)
   held = {**run.hparams, **run.flags}
   task = tasks_registry.get(cell.task)
   cohort = min(task.clients_per_round, cell.flags.get("num_clients", sys.maxsize))
@@ -113,7 +99,7 @@ def _read(cell: Cell, seed: int, settings: Settings) -> Optional[runs.Run]:
   for flag, value in wanted.items():
     name = flag if flag in held else flag[len(cell.algorithm) + 1 :]
     if held.get(name) != (None if value == "inf" else value):
-      raise command_line.UsageError(
+      raise InputError(
         f"{folder} holds a run with {name}={held.get(name)!r}, not {value!r}: move it "
         "away or choose another --out."
       )
@@ -144,7 +130,7 @@ def program_command(
   if settings.cache_dir is not None:
     places["cache_dir"] = settings.cache_dir
   words = [f"--{name}={value}" for name, value in {**options, **places}.items()]
-  return [sys.executable, os.path.join(_HERE, program), *words]
+  return [sys.executable, os.path.join(os.path.normpath(_PROGRAMS), program), *words]
 
 
 def unfinished(cells: Sequence[Cell], settings: Settings) -> str:
@@ -177,10 +163,15 @@ def run_cells(cells: Sequence[Cell], settings: Settings) -> list[str]:
   return failed
 
 
+class StoppedEarlyError(Exception):
+  """A signal has stopped the program that does a run; the same command goes on."""
+
+
 def run_program(command: Sequence[str]) -> int:
   """Runs another program of ours; its exit status.
 
   Raises:
+    StoppedEarlyError: It was stopped early.
     KeyboardInterrupt: Ctrl-C, after that program has ended too.
     SystemExit: SIGTERM, which is passed on, likewise.
   """
@@ -192,7 +183,7 @@ def run_program(command: Sequence[str]) -> int:
   with subprocess.Popen(command) as process:
     before = signal.signal(signal.SIGTERM, end)
     try:
-      return process.wait()
+      status = process.wait()
     except KeyboardInterrupt:
       # The terminal has told it as well: it ends after its round.
       process.wait()
@@ -203,3 +194,25 @@ def run_program(command: Sequence[str]) -> int:
       raise
     finally:
       signal.signal(signal.SIGTERM, before)
+  if status == command_line.STOPPED_EARLY:
+    raise StoppedEarlyError
+  return status
+
+
+def run_calls(item: Program, key: str, settings: Settings) -> list[str]:
+  """Runs the other program; the names of the calls that failed."""
+  failed = []
+  for name, options in item.calls.items():
+    folder = os.path.join(settings.out, key, name)
+    is_done = os.path.exists(os.path.join(folder, item.done))
+    options = {**options, item.folder_flag: folder}
+    if item.scaled_flag:
+      rounds = scaled(options[item.scaled_flag], settings.rounds_scale)
+      options[item.scaled_flag] = rounds
+      is_done = is_done and len(reading.read_run(folder).records) >= rounds
+    if is_done or not is_wanted(name, settings):
+      continue
+    print(f"{item.program}: {key}, {name}", flush=True)
+    if run_program(program_command(item.program, options, settings)):
+      failed.append(f"{key}, {name}")
+  return failed

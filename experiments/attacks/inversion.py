@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import json
 import os
 import statistics
 import time
@@ -15,18 +14,22 @@ import numpy as np
 import tensorflow as tf
 from matplotlib.figure import Figure
 
-from binaries import experiment
+from experiments import command_line, markdown
+from experiments.config import make_hparams
+from experiments.preparation import RunWeights, newest_weights
+from experiments.run_folder.folder import RunFolder, read_manifest
 from tasks import registry as tasks_registry
 from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.client_data import Examples
+from tff_algos.errors import InputError
 from tff_algos.privacy import gradient_inversion
 from tff_algos.privacy.dp_sgd_step import DpSgd
 from tff_algos.privacy.gradient_inversion import InversionHparams, Inverted
 from tff_algos.runtimes import in_process
 from tff_algos.runtimes import runtime as runtimes
-from tff_algos.simulation import records, seeds
+from tff_algos.simulation import seeds
 
-_CONFIG, _ROWS = "config.json", "inversion.csv"
+_ROWS = "inversion.csv"
 _MOST_DRAWN = 32
 _COLUMNS = ("algorithm", "example", "label", "psnr", "ssim", "objective", "seconds")
 
@@ -101,33 +104,30 @@ def prepare(request: Request) -> Prepared:
     InputError: Something cannot be attacked; the message says what and why.
   """
   if not request.algorithms:
-    raise experiment.InputError("--algorithms is empty: name at least one.")
-  with experiment.user_input():
-    task = tasks_registry.get(request.task)
-    rows = [algorithms_registry.get(name) for name in request.algorithms]
-    all_hparams = [_hparams(row, task, request.hparams.get(row.name, {})) for row in rows]
-    if request.seed < 0:
-      raise ValueError(f"seed must be >= 0; found {request.seed}.")
-    loaded = tasks_registry.load(
-      task,
-      data_dir=request.data_dir,
-      cache_dir=os.path.expanduser(request.cache_dir),
-      partition=task.partition,
-      num_clients=task.num_clients,
-      partition_seed=0,
-      model_seed=request.seed,
+    raise InputError("--algorithms is empty: name at least one.")
+  task = tasks_registry.get(request.task)
+  rows = [algorithms_registry.get(name) for name in request.algorithms]
+  all_hparams = [_hparams(row, task, request.hparams.get(row.name, {})) for row in rows]
+  loaded = tasks_registry.load(
+    task,
+    data_dir=request.data_dir,
+    cache_dir=os.path.expanduser(request.cache_dir),
+    partition=task.partition,
+    num_clients=task.num_clients,
+    partition_seed=0,
+    model_seed=request.seed,
+  )
+  if loaded.test_x.dtype != np.uint8:
+    raise InputError(f"{request.task} is no task of pictures: choose another.")
+  if not 1 <= request.num_examples <= len(loaded.test_y):
+    raise InputError(
+      f"num_examples must be in 1..{len(loaded.test_y)}, the examples of the test "
+      f"set; found {request.num_examples}."
     )
-    if loaded.test_x.dtype != np.uint8:
-      raise ValueError(f"{request.task} is no task of pictures: choose another.")
-    if not 1 <= request.num_examples <= len(loaded.test_y):
-      raise ValueError(
-        f"num_examples must be in 1..{len(loaded.test_y)}, the examples of the test "
-        f"set; found {request.num_examples}."
-      )
   model = loaded.model
-  weights, rounds = experiment.RunWeights(model.initial_weights, 0)
+  weights, rounds = RunWeights(model.initial_weights, 0)
   if request.run is not None:
-    weights, rounds = experiment.newest_weights(request.run, request.task, model)
+    weights, rounds = _weights_of(request.run, request.task, model)
   # As all of them, so that more pictures are those of before and others.
   order = seeds.generator(request.seed, "inverted pictures").permutation(
     len(loaded.test_y)
@@ -155,14 +155,23 @@ def prepare(request: Request) -> Prepared:
     return upload, tf.function(upload).get_concrete_function(one, seed)
 
   victims = {}
-  with experiment.user_input():
-    for row, hparams in zip(rows, all_hparams):
-      upload, send = upload_of(row, hparams)
-      if isinstance(hparams, DpSgd):
-        upload, _ = upload_of(row, dataclasses.replace(hparams, noise_multiplier=0.0))
-      invert = gradient_inversion.build_inversion(upload, x.shape[1:], request.search)
-      victims[row.name] = Victim(hparams, send, invert)
+  for row, hparams in zip(rows, all_hparams):
+    upload, send = upload_of(row, hparams)
+    if isinstance(hparams, DpSgd):
+      upload, _ = upload_of(row, dataclasses.replace(hparams, noise_multiplier=0.0))
+    invert = gradient_inversion.build_inversion(upload, x.shape[1:], request.search)
+    victims[row.name] = Victim(hparams, send, invert)
   return Prepared(loaded.note, rounds, examples, x, y, victims)
+
+
+def _weights_of(run: str, task: str, model: Any) -> RunWeights:
+  manifest = read_manifest(run, "give a run's folder")
+  found = manifest.get("flags", {}).get("task")
+  if found != task:
+    raise InputError(
+      f"{run} holds a run of the task {found}, not of {task}: name its own task."
+    )
+  return newest_weights(run, manifest, model)
 
 
 def _hparams(row, task, given: Mapping[str, Any]):
@@ -170,8 +179,8 @@ def _hparams(row, task, given: Mapping[str, Any]):
   cls = row.hparams_class()
   one_step = {k: 1 for k in ("epochs", "batch_size") if hasattr(cls, k)}
   for name in one_step.keys() & given.keys():
-    raise ValueError(f"{name} is 1 here, for one step on one picture: leave it out.")
-  return experiment.make_hparams(row, task, {**given, **one_step})
+    raise InputError(f"{name} is 1 here, for one step on one picture: leave it out.")
+  return make_hparams(row, task, {**given, **one_step})
 
 
 def describe(request: Request, prepared: Prepared) -> dict[str, Any]:
@@ -186,11 +195,10 @@ def describe(request: Request, prepared: Prepared) -> dict[str, Any]:
     },
     "hparams": {k: dataclasses.asdict(v.hparams) for k, v in prepared.victims.items()},
     "note": prepared.note,
-    **experiment.provenance(),
   }
 
 
-def read_done(out: str, config: dict[str, Any]) -> list[dict[str, str]]:
+def read_done(folder: RunFolder, config: dict[str, Any]) -> list[dict[str, str]]:
   """The rows of results that the folder holds, of these settings; [] in a new one.
 
   The hyper-parameters of algorithms which stand in its config.json alone are added to
@@ -199,38 +207,21 @@ def read_done(out: str, config: dict[str, Any]) -> list[dict[str, str]]:
   Raises:
     InputError: It holds something else.
   """
-  path = os.path.join(out, _CONFIG)
-  if not os.path.exists(path):
-    if os.path.isdir(out) and os.listdir(out):
-      raise experiment.InputError(
-        f"{out} is not empty and holds no results of this program: choose another --out."
-      )
+  if not folder.check(config):
     return []
+  held = folder.read() or {}
+  config["hparams"] = {**held.get("hparams", {}), **config["hparams"]}
+  rows = []
+  if os.path.exists(folder.file(_ROWS)):
+    with open(folder.file(_ROWS), newline="") as f:
+      rows = list(csv.DictReader(f))
   try:
-    with open(path) as f:
-      old = json.load(f)
-    settings, hparams = dict(old["settings"]), dict(old["hparams"])
-    rows = []
-    if os.path.exists(os.path.join(out, _ROWS)):
-      with open(os.path.join(out, _ROWS), newline="") as f:
-        rows = list(csv.DictReader(f))
     # The picture of a row is drawn again: a copy of the folder may lack it.
-    rows = [row for row in rows if _has_pictures(out, row)]
-  except (OSError, ValueError, KeyError, TypeError) as error:
-    raise experiment.InputError(
-      f"{out} holds a {_CONFIG} that is not of this program: choose another --out."
+    return [row for row in rows if _has_pictures(folder.path, row)]
+  except (KeyError, ValueError) as error:
+    raise InputError(
+      f"{folder.path} holds a {_ROWS} that is not of this program: choose another --out."
     ) from error
-  pairs = [("", settings, config["settings"])]
-  pairs += [(f"{k}'s ", hparams.get(k, v), v) for k, v in config["hparams"].items()]
-  for whose, before, now in pairs:
-    for name in now:
-      if before.get(name) != now[name]:
-        raise experiment.InputError(
-          f"{out} holds results with {whose}{name}={before.get(name)!r}, not "
-          f"{now[name]!r}: choose another --out."
-        )
-  config["hparams"] = {**hparams, **config["hparams"]}
-  return rows
 
 
 def _has_pictures(out: str, row: Mapping[str, str]) -> bool:
@@ -292,20 +283,16 @@ def _write_rows(out: str, rows: Sequence[Mapping[str, str]]) -> None:
 
 def table(rows: Sequence[Mapping[str, str]], algorithms: Sequence[str]) -> str:
   """The means of each algorithm's pictures as a Markdown table."""
-  lines = [
-    "| algorithm | pictures | mean PSNR (dB) | mean SSIM | median seconds |",
-    "|---|---|---|---|---|",
-  ]
+  head = ["algorithm", "pictures", "mean PSNR (dB)", "mean SSIM", "median seconds"]
+  lines = []
   for name in algorithms:
     own = [row for row in rows if row["algorithm"] == name]
     psnr, ssim, seconds = (
       [float(row[column]) for row in own] for column in ("psnr", "ssim", "seconds")
     )
-    lines.append(
-      f"| {name} | {len(own)} | {statistics.fmean(psnr):.2f} | "
-      f"{statistics.fmean(ssim):.3f} | {statistics.median(seconds):.1f} |"
-    )
-  return "\n".join(lines)
+    means = f"{statistics.fmean(psnr):.2f}", f"{statistics.fmean(ssim):.3f}"
+    lines.append([name, str(len(own)), *means, f"{statistics.median(seconds):.1f}"])
+  return markdown.table(head, lines, right=range(1, len(head)))
 
 
 def draw(
@@ -340,16 +327,23 @@ def run(request: Request) -> None:
   Raises:
     InputError: The request cannot be fulfilled; nothing was written.
   """
-  experiment.check_folder("out", request.out)
-  experiment.check_folder("cache_dir", os.path.expanduser(request.cache_dir))
+  folder = RunFolder(request.out, flag="--out")
+  command_line.check_folder("out", folder.path)
+  command_line.check_folder("cache_dir", os.path.expanduser(request.cache_dir))
+  folder.read()
   in_process.prepare()
   with runtimes.create_runtime("in_process"):
     prepared = prepare(request)
   config = describe(request, prepared)
-  rows = read_done(request.out, config)
-  os.makedirs(request.out, exist_ok=True)
-  records.write_json(os.path.join(request.out, _CONFIG), config)
-  attack(request, prepared, rows)
+  rows = read_done(folder, config)
+  with folder.alone():
+    folder.begin(config)
+    attack(request, prepared, rows)
+    _show(request, prepared, rows)
+
+
+def _show(request: Request, prepared: Prepared, rows: list[dict[str, str]]) -> None:
+  """Writes the table and the picture, and prints the table."""
   wanted = set(prepared.examples)
   shown = [row for row in rows if int(row["example"]) in wanted]
   note = f" ({prepared.note})" if prepared.note else ""

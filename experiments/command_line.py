@@ -1,0 +1,128 @@
+"""How every program begins and ends: flags, sentences for mistakes, exit statuses.
+
+| status | meaning |
+|---|---|
+| 0 | done |
+| 1 | a run failed, or our own defect: a traceback and a line that asks for a report |
+| 2 | what the user gave cannot be used: one sentence, and nothing was written |
+| 75 | stopped early by a signal; the same command goes on (EX_TEMPFAIL of sysexits.h) |
+| 130 | ended by Ctrl-C before there was anything to go on with |
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from absl import app, flags, logging
+
+from tff_algos import preflight
+from tff_algos.errors import InputError, UnsupportedComputationError, WorkerLostError
+
+STOPPED_EARLY = os.EX_TEMPFAIL
+
+# A file system's own troubles, which are nobody's mistake.
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+_REPORT_IT = (
+  "This is a defect of the program and not of what it was given: please report it, with "
+  "the command and the lines above."
+)
+
+
+def parse_flags(argv: Sequence[str]) -> list[str]:
+  """Parses the flags that are defined.
+
+  Raises:
+    InputError: A flag is unknown, missing or ill-formed, or there is more than flags.
+  """
+  try:
+    rest = flags.FLAGS(argv)
+  except flags.Error as error:
+    raise InputError(str(error).replace("\n", " ")) from error
+  if len(rest) > 1:
+    raise InputError(
+      f"This program takes flags only; found {rest[1]!r}: write --flag=value."
+    )
+  return rest
+
+
+def given_flags(names: Sequence[str]) -> dict[str, object]:
+  """The values of the flags that the command line names; others have their defaults."""
+  return {name: flags.FLAGS[name].value for name in names if flags.FLAGS[name].present}
+
+
+def check_folder(name: str, folder: str) -> None:
+  """Raises `InputError` if the folder neither is there nor can be made locally."""
+  if not folder:
+    raise InputError(f"{name} is empty: name a folder.")
+  if "://" in folder:
+    raise InputError(f"{folder} cannot be the {name}: it must be a local folder.")
+  there = os.path.abspath(folder)
+  while not os.path.exists(there):
+    there = os.path.dirname(there)
+  if not os.path.isdir(there) or not os.access(there, os.W_OK):
+    raise InputError(
+      f"{folder} cannot be the {name}: {there} is not a folder that can be written to."
+    )
+
+
+def _fail(error: Exception, status: int = 2) -> NoReturn:
+  """Prints the error's message and ends; a traceback only with `--verbosity=1`."""
+  if flags.FLAGS.is_parsed() and logging.get_verbosity() >= logging.DEBUG:
+    traceback.print_exception(type(error), error, error.__traceback__)
+  print(error, file=sys.stderr)
+  sys.exit(status)
+
+
+def start(
+  main: Callable[[], object],
+  parse: Callable[[Sequence[str]], list[str]] = parse_flags,
+) -> None:
+  """Parses the flags, runs a program and ends with its status.
+
+  Args:
+    main: The program; what it returns, if anything, is the exit status.
+    parse: Parses the flags. What needs TensorFlow has it imported here: where absl's
+      `main` is the first to import it, Keras makes no models ("Output tensors of a
+      Sequential model must be ...").
+  """
+
+  def parse_or_fail(argv: Sequence[str]) -> list[str]:
+    try:
+      return parse(argv)
+    except InputError as error:
+      _fail(error)
+    except SystemExit:  # absl ends with status 1 after showing the help.
+      sys.exit(0)
+
+  def run_main(argv: Sequence[str]) -> object:
+    del argv
+    # absl raises the verbosity to INFO where the flag was not given.
+    if not preflight.asks_for_messages(sys.argv):
+      logging.set_verbosity(logging.WARNING)
+    try:
+      return main()
+    except InputError as error:
+      _fail(error)
+    except (UnsupportedComputationError, WorkerLostError) as error:
+      _fail(error, status=1)
+    except BrokenPipeError:  # `--list | head`: the reader has seen enough.
+      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+      return None
+    except Exception as error:
+      if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
+        where = f"{error.filename}: " if error.filename else ""
+        _fail(OSError(f"{where}{error.strerror}; what was written before stays."), 1)
+      traceback.print_exc()
+      print(_REPORT_IT, file=sys.stderr)
+      sys.exit(1)
+
+  try:
+    app.run(run_main, flags_parser=parse_or_fail)
+  except KeyboardInterrupt:
+    sys.exit(128 + signal.SIGINT)

@@ -1,0 +1,217 @@
+"""The settings of a training run: what is given, over a run's own, over the task's."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Optional
+
+from tasks import registry as tasks_registry
+from tff_algos import runtimes
+from tff_algos.algorithms import registry as algorithms_registry
+from tff_algos.errors import InputError
+
+# A run may be resumed with other values of these; they do not change its numbers.
+FREE_ON_RESUME = (
+  "rounds",
+  "run_dir",
+  "data_dir",
+  "cache_dir",
+  "runtime",
+  "threads",
+  "devices",
+  "workers",
+  "worker_certificate",
+  "worker_key",
+  "worker_authority",
+  "checkpoint_every",
+  "target_accuracy",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Everything that a run depends on; `make_config` fills in the task's defaults.
+
+  Attributes:
+    algorithm: A name of `algorithms.registry`.
+    task: A name of `tasks.registry`, or module:attribute.
+    hparams: Hyper-parameters that differ from the task's and the algorithm's defaults.
+    run_dir: Where the results go.
+    data_dir: Where the data set is; None: where its loader looks by itself.
+    cache_dir: Where prepared client data are kept.
+    partition: The split, as `partitions.parse` takes it.
+    partition_seed: The split's seed, apart from the run's so that repeats share it.
+    num_clients: The number of all clients; None: as many as the data have groups.
+    clients_per_round: The size of the cohort.
+    rounds: The number of rounds.
+    seed: The run's seed.
+    eval_every: Rounds between evaluations.
+    checkpoint_every: Rounds between checkpoints; 0 for none.
+    target_accuracy: The accuracy whose round is reported, 0..1; None for none.
+    runtime: A name of `runtimes.DESCRIPTIONS`.
+    threads: Clients worked on at once on each device of in_process; None: one for each
+      core.
+    devices: Where in_process places clients, such as GPU:0; None: all GPUs, else the CPU.
+    workers: The workers of remote_workers, as host:port.
+    worker_certificate: What this program shows them; None: they are not in a tunnel.
+    worker_key: The key of that.
+    worker_authority: The certificate of the authority that signed the workers'.
+  """
+
+  algorithm: str
+  task: str
+  run_dir: str
+  partition: str
+  num_clients: Optional[int]
+  clients_per_round: int
+  rounds: int
+  hparams: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  data_dir: Optional[str] = None
+  cache_dir: str = "~/.cache/tff_algos"
+  partition_seed: int = 0
+  seed: int = 0
+  eval_every: int = 1
+  checkpoint_every: int = 10
+  target_accuracy: Optional[float] = None
+  runtime: str = "in_process"
+  threads: Optional[int] = None
+  devices: Optional[Sequence[str]] = None
+  workers: Sequence[str] = ()
+  worker_certificate: Optional[str] = None
+  worker_key: Optional[str] = None
+  worker_authority: Optional[str] = None
+
+
+def field_names() -> list[str]:
+  """The names of `Config`'s fields."""
+  return [field.name for field in dataclasses.fields(Config)]
+
+
+def make_config(
+  algorithm: str,
+  task: str,
+  *,
+  held: Optional[Mapping[str, Any]] = None,
+  **given: Any,
+) -> Config:
+  """The settings of a run.
+
+  Args:
+    algorithm: A name of `algorithms.registry`.
+    task: A name of `tasks.registry`, or module:attribute.
+    held: The settings of the run that is resumed, by the names of `Config`'s fields;
+      None for a new run, which has the task's defaults.
+    **given: Fields of `Config`; None for those that are not given.
+
+  Raises:
+    InputError: A name is unknown or a value out of range.
+  """
+  given = {name: value for name, value in given.items() if value is not None}
+  row = tasks_registry.get(task)
+  algorithms_registry.get(algorithm)
+  for name in ("num_clients", "clients_per_round", "rounds", "threads", "eval_every"):
+    if given.get(name, 1) < 1:
+      raise InputError(f"{name} must be at least 1; found {given[name]}.")
+  for name in ("seed", "partition_seed", "checkpoint_every"):
+    if given.get(name, 0) < 0:
+      raise InputError(f"{name} must be >= 0; found {given[name]}.")
+  num_clients = given.get("num_clients", row.num_clients)
+  stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+  defaults: dict[str, Any] = dict(
+    run_dir=f"runs/{stamp}-{row.name}-{algorithm}",
+    partition=row.partition,
+    num_clients=num_clients,
+    clients_per_round=min(row.clients_per_round, num_clients or sys.maxsize),
+    rounds=row.rounds,
+    target_accuracy=row.target_accuracy,
+  )
+  if held is not None:
+    defaults.update((k, v) for k, v in held.items() if k in field_names())
+    given["hparams"] = {**defaults.get("hparams", {}), **given.get("hparams", {})}
+  config = Config(**{**defaults, **given, "algorithm": algorithm, "task": task})
+  if config.runtime not in runtimes.DESCRIPTIONS:
+    raise InputError(
+      f"There is no runtime {config.runtime!r}: choose one of "
+      f"{', '.join(runtimes.DESCRIPTIONS)}."
+    )
+  target = config.target_accuracy
+  if target is not None and not 0 < target <= 1:
+    raise InputError(f"target_accuracy must be in (0, 1]; found {target:g}.")
+  return config
+
+
+def make_hparams(algorithm: Any, task: Any, given: Mapping[str, Any]) -> Any:
+  """The algorithm's hyper-parameters: given values over the task's over its own.
+
+  Args:
+    algorithm: A row of `algorithms.registry`.
+    task: A row of `tasks.registry`.
+    given: Name to value.
+
+  Raises:
+    InputError: The algorithm has no such hyper-parameter, or a value has the wrong type
+      or is out of range.
+  """
+  known = {field.name for field in dataclasses.fields(algorithm.hparams_class)}
+  for name in given:
+    if name not in known:
+      raise InputError(
+        f"{algorithm.name} has no hyper-parameter {name}: it has "
+        f"{', '.join(sorted(known))}."
+      )
+  defaults = {name: v for name, v in task.hparams.items() if name in known}
+  try:
+    return algorithm.hparams_class(**{**defaults, **given})
+  except (TypeError, ValueError) as error:  # As the class says of what it is given.
+    raise InputError(str(error)) from error
+
+
+def parse_hparams(
+  words: Sequence[str], algorithms: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+  """Hyper-parameters of several algorithms, for each by name.
+
+  Args:
+    words: name=value, for all algorithms that have it, or algorithm:name=value.
+    algorithms: Names of `algorithms.registry`.
+
+  Raises:
+    InputError: An algorithm is unknown, or a word cannot be read or is of none of them.
+  """
+  fields = {name: _fields(name) for name in algorithms}
+  given: dict[str, dict[str, Any]] = {name: {} for name in algorithms}
+  for word in words:
+    key, equals, text = word.partition("=")
+    owner, colon, hparam = key.rpartition(":")
+    taken = False
+    for name in [owner] if colon else algorithms:
+      if equals and hparam in fields.get(name, {}):
+        given[name][hparam] = _value(word, fields[name][hparam], text)
+        taken = True
+    if not taken:
+      raise InputError(
+        f"--hparams: {word!r} is no name=value or algorithm:name=value of a "
+        f"hyper-parameter of {', '.join(algorithms)}: correct it."
+      )
+  return given
+
+
+def _fields(algorithm: str) -> dict[str, dataclasses.Field]:
+  hparams_class = algorithms_registry.get(algorithm).hparams_class
+  return {field.name: field for field in dataclasses.fields(hparams_class)}
+
+
+def _value(word: str, field: dataclasses.Field, text: str) -> Any:
+  if text == "inf" and field.metadata["optional"]:
+    return None
+  try:
+    kind: Callable[[str], Any] = type(field.default)
+    return kind(text)
+  except ValueError:
+    raise InputError(
+      f"--hparams: {text!r} in {word!r} is not {type(field.default).__name__}: "
+      "correct it."
+    ) from None

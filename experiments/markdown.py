@@ -1,0 +1,28 @@
+"""Markdown, as all programs write it: it reads well on a terminal too."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+
+def table(
+  head: Sequence[str], lines: Sequence[Sequence[str]], *, right: Collection[int] = ()
+) -> str:
+  """A table; every line has as many cells as the head.
+
+  Args:
+    head: The headings.
+    lines: The cells of each line.
+    right: Places of the columns that are set to the right, such as numbers.
+  """
+  widths = [max(3, *map(len, column)) for column in zip(head, *lines)]
+
+  def row(cells: Sequence[str]) -> str:
+    padded = (
+      cell.rjust(width) if place in right else cell.ljust(width)
+      for place, (cell, width) in enumerate(zip(cells, widths))
+    )
+    return f"| {' | '.join(padded)} |"
+
+  rule = ["-" * (w - 1) + ":" if k in right else "-" * w for k, w in enumerate(widths)]
+  return "\n".join(map(row, [head, rule, *lines]))

@@ -1,0 +1,154 @@
+"""A run whose every setting has been checked, before anything of it is written."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any, NamedTuple
+
+from experiments.config import FREE_ON_RESUME, Config, make_hparams
+from experiments.run_folder import fingerprints
+from tasks import registry as tasks_registry
+from tff_algos.algorithms import registry as algorithms_registry
+from tff_algos.errors import InputError
+from tff_algos.models.functional import Model
+from tff_algos.simulation import checkpoints, loop
+from tff_algos.simulation.client_state_store import ClientStateStore
+from tff_algos.templates.stateful_process import StatefulProcess
+
+CHECKPOINTS = "checkpoints"
+
+#: What of a manifest may differ where a run is resumed; its hyper-parameters are
+#: compared as they are in the end, with all defaults.
+FREE_SETTINGS = frozenset(f"flags.{name}" for name in (*FREE_ON_RESUME, "hparams"))
+
+
+class Prepared(NamedTuple):
+  """A run whose every setting has been checked; nothing is on disk yet.
+
+  Attributes:
+    config: The settings.
+    loaded: The task's model and data.
+    hparams: The algorithm's hyper-parameters.
+    process: The algorithm's process.
+    settings: What the loop takes.
+  """
+
+  config: Config
+  loaded: tasks_registry.LoadedTask
+  hparams: Any
+  process: StatefulProcess
+  settings: loop.Settings
+
+  def manifest(self) -> dict[str, Any]:
+    """All that the run's numbers depend on, by headings."""
+    return {
+      "flags": dataclasses.asdict(self.config),
+      "hparams": dataclasses.asdict(self.hparams),
+      "data": fingerprints.of_data(self.loaded),
+      "model": fingerprints.of_model(self.loaded),
+    }
+
+
+def prepare(config: Config) -> Prepared:
+  """Loads the task and builds the process.
+
+  Raises:
+    InputError: The settings, the data or the model cannot be used.
+  """
+  task = tasks_registry.get(config.task)
+  algorithm = algorithms_registry.get(config.algorithm)
+  hparams = make_hparams(algorithm, task, config.hparams)
+  settings = loop.Settings(
+    rounds=config.rounds,
+    clients_per_round=config.clients_per_round,
+    seed=config.seed,
+    eval_every=config.eval_every,
+    checkpoint_every=config.checkpoint_every,
+    checkpoint_folder=os.path.join(config.run_dir, CHECKPOINTS),
+  )
+  if config.num_clients is not None:
+    _check_cohort(config, config.num_clients)
+  try:
+    loaded = tasks_registry.load(
+      task,
+      data_dir=config.data_dir,
+      cache_dir=os.path.expanduser(config.cache_dir),
+      partition=config.partition,
+      num_clients=config.num_clients,
+      partition_seed=config.partition_seed,
+      model_seed=config.seed,
+    )
+  except OSError as error:  # Of the user's files.
+    raise InputError(f"{error.filename or config.task}: {error.strerror}.") from error
+  _check_cohort(config, len(loaded.clients))
+  return Prepared(config, loaded, hparams, build(algorithm, loaded, hparams), settings)
+
+
+def build(algorithm: Any, loaded: tasks_registry.LoadedTask, hparams: Any):
+  """The process of an algorithm on a task.
+
+  Args:
+    algorithm: A row of `algorithms.registry`.
+    loaded: The task.
+    hparams: The algorithm's hyper-parameters.
+  """
+  return algorithm.build(
+    loaded.model,
+    hparams,
+    num_clients=len(loaded.clients),
+    num_examples=int(loaded.clients.num_examples.sum()),
+  )
+
+
+def _check_cohort(config: Config, num_clients: int) -> None:
+  if config.clients_per_round > num_clients:
+    raise InputError(
+      f"clients_per_round is {config.clients_per_round}, but there are only "
+      f"{num_clients} clients: lower it or raise num_clients."
+    )
+
+
+class RunWeights(NamedTuple):
+  """The global model of a run's newest checkpoint.
+
+  Attributes:
+    weights: Float32 arrays.
+    rounds: The number of rounds done.
+  """
+
+  weights: tuple
+  rounds: int
+
+
+def newest_weights(run_dir: str, manifest: dict[str, Any], model: Model) -> RunWeights:
+  """Reads the newest checkpoint of a run; a TFF context must be installed.
+
+  Args:
+    run_dir: The run's folder.
+    manifest: What its config.json holds.
+    model: The model of its task.
+
+  Raises:
+    InputError: The folder holds no such run, or no checkpoint.
+  """
+  try:
+    algorithm = algorithms_registry.get(manifest["flags"]["algorithm"])
+    hparams = algorithm.hparams_class(**manifest["hparams"])
+    data = manifest["data"]
+    numbers = dict(num_clients=int(data["clients"]), num_examples=int(data["examples"]))
+  except (ValueError, KeyError, TypeError) as error:
+    raise InputError(
+      f"{run_dir} holds a config.json that is not of train.py: give a run's folder."
+    ) from error
+  process = algorithm.build(model, hparams, **numbers)
+  try:
+    restored = checkpoints.restore(
+      os.path.join(run_dir, CHECKPOINTS),
+      process.initialize(),
+      ClientStateStore(process.initialize_client()),
+    )
+  except (OSError, ValueError) as error:
+    raise InputError(f"{run_dir}: {error}") from error
+  weights = process.get_model_weights(restored.state).trainable
+  return RunWeights(tuple(weights), restored.round_num)

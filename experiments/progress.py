@@ -1,0 +1,85 @@
+"""A run on the terminal: its rounds as they come, and signals that stop it."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tqdm
+
+from tff_algos.simulation import loop
+
+# `timeout` signals a program and then its whole group, and `uv run` passes on what it
+# gets: one signal may come several times at once.
+_SAME_SIGNAL_SECONDS = 1.0
+
+
+class Progress:
+  """A bar on a terminal; a line a round where the output is a file."""
+
+  def __init__(self, rounds: int):
+    self._rounds = rounds
+    self._bar: Any = None
+
+  def start(self, done: int) -> None:
+    """Begins after so many rounds."""
+    self._bar = tqdm.tqdm(
+      total=self._rounds,
+      initial=done,
+      unit="round",
+      disable=None,
+      dynamic_ncols=True,
+      bar_format="{desc} {n_fmt}/{total_fmt} |{bar}| {elapsed}<{remaining}{postfix}",
+      desc="round",
+    )
+
+  def update(self, record: loop.Record) -> None:
+    """Shows a round."""
+    parts = [f"loss {record['train_loss']:.4f}"]
+    if record.get("test_accuracy") is not None:
+      parts.append(f"accuracy {100 * record['test_accuracy']:.2f} %")
+    parts.append(f"{record['seconds']:.2f} s/round")
+    if record["num_dropped"]:
+      parts.append(f"{record['num_dropped']} clients dropped")
+    self._bar.set_postfix_str(", ".join(parts), refresh=False)
+    self._bar.update(1)
+    if self._bar.disable:
+      print(f"round {record['round']}: {', '.join(parts)}", flush=True)
+
+  def close(self) -> None:
+    """Ends the bar."""
+    if self._bar is not None:
+      self._bar.close()
+
+
+@contextlib.contextmanager
+def stopping_on_signal() -> Iterator[Callable[[], bool]]:
+  """Lets Ctrl-C and SIGTERM end the run after its round; a second one ends it now."""
+  stop = threading.Event()
+  first = 0.0
+
+  def handle(number: int, frame: Any) -> None:
+    nonlocal first
+    del number, frame
+    if stop.is_set():
+      if time.monotonic() - first < _SAME_SIGNAL_SECONDS:
+        return
+      raise KeyboardInterrupt
+    first = time.monotonic()
+    stop.set()
+    print(
+      "\nstopping after this round; once more to stop now and lose it", file=sys.stderr
+    )
+
+  numbers = (signal.SIGINT, signal.SIGTERM)
+  before = [signal.signal(number, handle) for number in numbers]
+  try:
+    yield stop.is_set
+  finally:
+    for number, handler in zip(numbers, before):
+      signal.signal(number, handler)

@@ -1,0 +1,219 @@
+"""A folder of results that belongs to one set of settings, and to one process at a time.
+
+Its config.json is the manifest: what the results depend on, each part under a heading of
+its own, and the list of the sessions that made them. Whoever goes on with the folder is
+compared with it first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Optional
+
+from experiments.run_folder import provenance
+from tff_algos.errors import InputError
+from tff_algos.simulation import records
+
+CONFIG = "config.json"
+_SESSIONS = "sessions"
+# Older folders have one session, which is not in a list.
+_OF_A_SESSION = ("command", "versions", "machine", "git_commit")
+
+Manifest = dict[str, Any]
+
+
+class RunFolder:
+  """One folder, whether or not it is there yet.
+
+  Attributes:
+    path: The folder.
+  """
+
+  def __init__(self, path: str, *, flag: str = "--run_dir"):
+    """Names the folder.
+
+    Args:
+      path: The folder.
+      flag: What a user names another one by.
+    """
+    self.path, self._flag = os.path.expanduser(path), flag
+
+  def file(self, name: str) -> str:
+    """The path of a file in it."""
+    return os.path.join(self.path, name)
+
+  def read(self) -> Optional[Manifest]:
+    """What config.json holds; None for a folder that is new or empty.
+
+    Raises:
+      InputError: The folder holds something else.
+    """
+    if not os.path.exists(self.file(CONFIG)):
+      if os.path.isdir(self.path) and os.listdir(self.path):
+        raise InputError(
+          f"{self.path} is not empty and holds no results of this program: choose "
+          f"another {self._flag}."
+        )
+      return None
+    return read_manifest(self.path, f"choose another {self._flag}")
+
+  def check(self, manifest: Mapping[str, Any], *, free: Collection[str] = ()) -> bool:
+    """Whether the folder was begun with these very settings.
+
+    Args:
+      manifest: Headings to settings; what the folder does not have of them, because an
+        older version wrote it, is not compared.
+      free: Settings, as heading.name, that may differ.
+
+    Raises:
+      InputError: It was begun with others; the message has their names and both values.
+    """
+    held = self.read()
+    if held is None:
+      return False
+    found = differences(held, manifest, free)
+    if found:
+      what = "; ".join(f"{name}={old!r}, not {new!r}" for name, old, new in found[:4])
+      if len(found) > 4:
+        what += f"; and {len(found) - 4} more"
+      raise InputError(
+        f"{self.path} holds results with {what}: go on with the settings that it was "
+        f"begun with, or choose another {self._flag}."
+      )
+    return True
+
+  @contextlib.contextmanager
+  def alone(self) -> Iterator[None]:
+    """Makes the folder and keeps other processes of ours out of it.
+
+    Raises:
+      InputError: One is in it.
+    """
+    os.makedirs(self.path, exist_ok=True)
+    handle = os.open(self.path, os.O_RDONLY)
+    try:
+      try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      except BlockingIOError:
+        raise InputError(
+          f"{self.path} is being written by another process: wait for it to end, or "
+          f"choose another {self._flag}."
+        ) from None
+      except OSError:
+        pass  # A file system that has no locks.
+      yield
+    finally:
+      os.close(handle)
+
+  def begin(self, manifest: Mapping[str, Any]) -> None:
+    """Writes the settings and adds a session; nothing of earlier sessions is lost.
+
+    Says on standard error what of the software is not as it was in the last session.
+
+    Args:
+      manifest: Headings to settings.
+    """
+    earlier = sessions_of(self.read() or {})
+    session = provenance.session()
+    changed = _changed_software(earlier[-1], session) if earlier else []
+    if changed:
+      print(
+        f"{self.path} was made with {', '.join(changed)}: its numbers may differ from "
+        "those of an unbroken run.",
+        file=sys.stderr,
+      )
+    self._write({**manifest, _SESSIONS: [*earlier, session]})
+
+  def note(self, **facts: Any) -> None:
+    """Adds facts to the session that goes on, such as its first round."""
+    held = self.read() or {}
+    held[_SESSIONS][-1].update(facts)
+    self._write(held)
+
+  def _write(self, manifest: Manifest) -> None:
+    records.write_json(self.file(CONFIG), manifest)
+
+
+def read_manifest(path: str, advice: str) -> Manifest:
+  """What the config.json of a folder holds.
+
+  Args:
+    path: The folder.
+    advice: The end of the sentence where it cannot be read.
+
+  Raises:
+    InputError: It is not there, or not of this program.
+  """
+  try:
+    with open(os.path.join(path, CONFIG), encoding="utf-8") as f:
+      content = dict(json.load(f))
+    for heading in ("flags", "hparams", "data"):
+      if not isinstance(content.get(heading, {}), dict):
+        raise TypeError
+    if not all(isinstance(session, dict) for session in content.get(_SESSIONS, [])):
+      raise TypeError
+  except (ValueError, TypeError) as error:
+    raise InputError(
+      f"{path} holds a {CONFIG} that is not of this program: {advice}."
+    ) from error
+  except OSError as error:
+    raise InputError(
+      f"{path or 'The empty name'} is no folder of a run: {error.strerror}, {CONFIG}."
+    ) from error
+  return content
+
+
+def sessions_of(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
+  """The sessions, also of a manifest from before there was a list of them."""
+  if _SESSIONS in manifest or not manifest:
+    return list(manifest.get(_SESSIONS, []))
+  return [{name: manifest.get(name) for name in _OF_A_SESSION}]
+
+
+def differences(
+  held: Mapping[str, Any], now: Mapping[str, Any], free: Collection[str] = ()
+) -> list[tuple[str, Any, Any]]:
+  """Names, old and new values of the settings that differ.
+
+  Args:
+    held: Headings to settings, as they were.
+    now: As they are; only headings of both are compared.
+    free: Names that may differ, as heading.name.
+  """
+  found = []
+  for heading, settings in json.loads(json.dumps(dict(now))).items():
+    before = held.get(heading)
+    if not isinstance(settings, dict) or not isinstance(before, dict):
+      continue
+    for name, value in settings.items():
+      if f"{heading}.{name}" in free or name not in before or before[name] == value:
+        continue
+      found += _narrowed(name, before[name], value)
+  return found
+
+
+def _narrowed(name: str, before: Any, value: Any) -> list[tuple[str, Any, Any]]:
+  """A difference, or of two lists or mappings of the same size those of their parts."""
+  if isinstance(before, list) and isinstance(value, list) and len(before) == len(value):
+    pairs = [(f"{name}[{k}]", *pair) for k, pair in enumerate(zip(before, value))]
+  elif isinstance(before, dict) and isinstance(value, dict):
+    names = dict.fromkeys([*before, *value])
+    pairs = [(f"{name}.{k}", before.get(k), value.get(k)) for k in names]
+  else:
+    return [(name, before, value)]
+  return [d for key, old, new in pairs if old != new for d in _narrowed(key, old, new)]
+
+
+def _changed_software(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+  old, new = dict(before.get("versions") or {}), dict(now["versions"])
+  old["commit"], new["commit"] = before.get("git_commit"), now["git_commit"]
+  return [
+    f"{name} {old[name]} (now {new[name]})"
+    for name in new
+    if old.get(name) and new[name] != old[name]
+  ]

@@ -1,0 +1,293 @@
+"""One training run from its settings to its folder of results."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import os
+import resource
+from collections.abc import Callable, Mapping
+from typing import Any, Optional
+
+from experiments import command_line
+from experiments.config import Config
+from experiments.preparation import CHECKPOINTS, FREE_SETTINGS, Prepared, prepare
+from experiments.progress import Progress, stopping_on_signal
+from experiments.run_folder import reading
+from experiments.run_folder.folder import RunFolder
+from tff_algos.diagnostics import heterogeneity
+from tff_algos.errors import InputError
+from tff_algos.privacy import accounting
+from tff_algos.runtimes import in_process, remote_workers, tunnel
+from tff_algos.runtimes import runtime as runtimes
+from tff_algos.simulation import (
+  checkpoints,
+  cohorts,
+  evaluation,
+  loop,
+  records,
+  traffic,
+)
+
+Watcher = Callable[[loop.RoundStart], None]
+
+
+def _watch_nothing(prepared: Prepared) -> tuple[Watcher, dict[str, Any]]:
+  del prepared
+  return lambda start: None, {}
+
+
+def run(
+  config: Config,
+  *,
+  resume: bool = False,
+  watch: Callable[[Prepared], tuple[Watcher, Mapping[str, Any]]] = _watch_nothing,
+) -> dict[str, Any]:
+  """Runs an experiment and writes its folder.
+
+  Args:
+    config: The settings.
+    resume: Whether to go on with the run that `config.run_dir` holds, if it holds one.
+    watch: Makes what is called before each round, and says by headings what of it the
+      folder's files depend on besides the run's own settings. It may refuse by an
+      InputError, before anything is written.
+
+  Returns:
+    What summary.json holds.
+
+  Raises:
+    InputError: The settings cannot be run; nothing was written.
+    UnsupportedComputationError: The runtime does not run the algorithm.
+    WorkerLostError: A worker process does not start, or died too often.
+  """
+  folder = RunFolder(config.run_dir)
+  config = dataclasses.replace(config, run_dir=folder.path)
+  command_line.check_folder("run_dir", folder.path)
+  command_line.check_folder("cache_dir", os.path.expanduser(config.cache_dir))
+  folder.check({"flags": dataclasses.asdict(config)}, free=FREE_SETTINGS)
+  tls = _check_workers(config)
+  if config.runtime == "in_process":
+    in_process.prepare(config.devices)
+  _refuse_to_lose(folder, config, resume)
+  prepared = prepare(config)
+  watcher, watched = watch(prepared)
+  manifest = {**prepared.manifest(), **watched}
+  folder.check(manifest, free=FREE_SETTINGS)
+  with contextlib.ExitStack() as stack:
+    stack.enter_context(folder.alone())
+    # Again, as another process may have been here since.
+    folder.check(manifest, free=FREE_SETTINGS)
+    _refuse_to_lose(folder, config, resume)
+    folder.begin(manifest)
+    runtime = stack.enter_context(
+      runtimes.create_runtime(
+        config.runtime,
+        num_threads=config.threads,
+        devices=config.devices,
+        worker_log=folder.file("worker.log"),
+        workers=config.workers,
+        tls=tls,
+      )
+    )
+    _print_header(prepared, runtime)
+    heterogeneity.draw_heat_map(
+      prepared.loaded.class_counts,
+      folder.file(reading.PARTITION),
+      f"{config.task}: {config.partition}",
+      "labels" if prepared.loaded.test_y.ndim > 1 else "examples",
+    )
+    result = _train(prepared, folder, watcher)
+    summary = _finish(prepared, result, runtime)
+    folder.note(last_round=len(result.records))
+  return summary
+
+
+def _refuse_to_lose(folder: RunFolder, config: Config, resume: bool) -> None:
+  """Raises `InputError` if the run would take results out of the folder."""
+  if folder.read() is None:
+    return
+  if not resume:
+    raise InputError(
+      f"{folder.path} already holds a run: choose another --run_dir, or go on with it by "
+      "--resume."
+    )
+  done = len(reading.read_run(folder.path).records)
+  if config.rounds < done:
+    raise InputError(
+      f"{folder.path} has {done} rounds already: ask for as many or more by --rounds, "
+      f"not {config.rounds}."
+    )
+  is_finished = os.path.exists(folder.file(records.SUMMARY))
+  if is_finished and not checkpoints.exists(folder.file(CHECKPOINTS)):
+    raise InputError(
+      f"{folder.path} holds a finished run without its {CHECKPOINTS}, which cannot be "
+      "gone on with: move it away or choose another --run_dir."
+    )
+
+
+def _check_workers(config: Config) -> Optional[tunnel.TlsFiles]:
+  """The certificates for remote_workers.
+
+  Raises:
+    InputError: The settings of remote_workers do not fit together.
+  """
+  try:
+    files = _tls_files(config)
+    if config.runtime == "remote_workers":
+      remote_workers.parse_addresses(config.workers)
+      if files is not None:
+        files.check()
+        tunnel.find_stunnel()
+  except (ValueError, OSError) as error:
+    raise InputError(str(error)) from error
+  if config.runtime != "remote_workers" and (config.workers or files is not None):
+    raise InputError(
+      f"workers and their certificates are for the runtime remote_workers, but this "
+      f"run's is {config.runtime}: leave them out or choose remote_workers."
+    )
+  return files
+
+
+def _tls_files(config: Config) -> Optional[tunnel.TlsFiles]:
+  given = {
+    "worker_certificate": config.worker_certificate,
+    "worker_key": config.worker_key,
+    "worker_authority": config.worker_authority,
+  }
+  missing = [name for name, path in given.items() if not path]
+  if len(missing) == len(given):
+    return None
+  if missing:
+    raise InputError(
+      "worker_certificate, worker_key and worker_authority go together: "
+      f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing."
+    )
+  return tunnel.TlsFiles(*(str(path) for path in given.values()))
+
+
+def _print_header(prepared: Prepared, runtime: runtimes.Runtime) -> None:
+  config, loaded = prepared.config, prepared.loaded
+  note = f" ({loaded.note})" if loaded.note else ""
+  print(
+    f"{config.algorithm} on {config.task}{note}: {len(loaded.clients):,} clients, "
+    f"{config.clients_per_round} a round, split {config.partition}, "
+    f"{loaded.model.num_weights:,} weights, runtime {runtime.name}"
+  )
+  if loaded.left_over:
+    print(f"{loaded.left_over:,} training examples are left over by the split")
+  if runtime.notice:
+    print(runtime.notice)
+  print(f"results in {config.run_dir}", flush=True)
+
+
+def _train(prepared: Prepared, folder: RunFolder, watcher: Watcher) -> loop.Result:
+  evaluate = evaluation.build_evaluation(
+    prepared.loaded.model, prepared.loaded.test_x, prepared.loaded.test_y
+  )
+  writer = records.RecordWriter(
+    folder.path,
+    columns=[
+      "round",
+      "train_loss",
+      "test_loss",
+      "test_accuracy",
+      "seconds",
+      "evaluation_seconds",
+      "num_examples",
+      "num_accepted",
+      "num_dropped",
+      *traffic.record_columns(prepared.process),
+    ],
+  )
+  progress = Progress(prepared.settings.rounds)
+
+  def on_start(done: list[loop.Record]) -> None:
+    folder.note(first_round=len(done) + 1)
+    writer.start(done)
+    progress.start(len(done))
+
+  def on_round(record: loop.Record) -> None:
+    writer.write(record)
+    progress.update(record)
+
+  with stopping_on_signal() as should_stop:
+    try:
+      return loop.run(
+        prepared.process,
+        prepared.loaded.clients,
+        prepared.settings,
+        evaluate=evaluate,
+        resume=checkpoints.exists(folder.file(CHECKPOINTS)),
+        on_start=on_start,
+        before_round=watcher,
+        on_round=on_round,
+        should_stop=should_stop,
+      )
+    finally:
+      progress.close()
+      writer.close()
+
+
+def _finish(
+  prepared: Prepared, result: loop.Result, runtime: runtimes.Runtime
+) -> dict[str, Any]:
+  config, folder = prepared.config, RunFolder(prepared.config.run_dir)
+  summary = records.summarize(
+    result.records, metric="test_accuracy", target=config.target_accuracy
+  )
+  summary["stopped_early"] = len(result.records) < config.rounds
+  if getattr(prepared.process, "privacy", None) is not None:
+    summary["privacy"] = _privacy(prepared, len(result.records))
+  summary["peak_memory_bytes"] = _peak_memory() + runtime.worker_peak_memory()
+  records.write_json(folder.file(records.SUMMARY), summary)
+  note = f" ({prepared.loaded.note})" if prepared.loaded.note else ""
+  title = f"{config.algorithm} on {config.task}{note}"
+  records.draw_traffic(result.records, folder.file("traffic.png"), title=title)
+  records.draw_accuracy(
+    result.records,
+    folder.file("accuracy.png"),
+    title=title,
+    target=config.target_accuracy,
+  )
+  _print_summary(summary, config)
+  return summary
+
+
+def _privacy(prepared: Prepared, rounds: int) -> dict[str, Any]:
+  """What holds for the examples of the client that took part most often."""
+  mechanism, settings = prepared.process.privacy, prepared.settings
+  most = cohorts.most_participations(
+    len(prepared.loaded.clients), settings.clients_per_round, settings.seed, rounds
+  )
+  releases = most * mechanism.releases_per_round
+  epsilon = accounting.epsilon(mechanism.noise_multiplier, releases, mechanism.delta)
+  return {
+    "epsilon": epsilon if math.isfinite(epsilon) else None,
+    "delta": mechanism.delta,
+    "most_participations": most,
+  }
+
+
+def _peak_memory() -> int:
+  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _print_summary(summary: Mapping[str, Any], config: Config) -> None:
+  if summary["best_accuracy"] is None:
+    print(f"{summary['rounds']} rounds done; results in {config.run_dir}")
+    return
+  line = (
+    f"{summary['rounds']} rounds: best accuracy {100 * summary['best_accuracy']:.2f} % "
+    f"(round {summary['best_accuracy_round']}), final "
+    f"{100 * summary['final_accuracy']:.2f} %"
+  )
+  if config.target_accuracy is not None:
+    reached = summary["rounds_to_target"]
+    when = f"in round {reached}" if reached else "not reached"
+    line += f", {100 * config.target_accuracy:g} % {when}"
+  print(line)
+  if "privacy" in summary:
+    print(reading.privacy_line(summary["privacy"]))
+  if summary["stopped_early"]:
+    print(f"stopped early; go on with --run_dir={config.run_dir} --resume")

@@ -1,0 +1,210 @@
+"""Writes tables and figures as Markdown, CSV and picture."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from experiments import markdown
+from experiments.tables import pictures
+from experiments.tables.cells import Settings, curves_of, unfinished
+from experiments.tables.measures import Curve, best, by_round, deviation, final
+from experiments.tables.model import Cell, Column, Figure, Row, Table, cells_of
+from experiments.tables.values import (
+  Result,
+  paper_and_difference,
+  result_of,
+  shown,
+  value_of,
+)
+from tff_algos.errors import InputError
+
+
+def write_table(table: Table, key: str, settings: Settings) -> list[str]:
+  """Writes a table as Markdown, CSV and picture; gives the first two files.
+
+  Rows of which nothing was run are in the CSV only.
+  """
+  results = [result_of(table, row, settings) for row in table.rows]
+  with_runs = [r for r in results if r.runs or r.unfinished]
+  text = f"# {table.title}\n"
+  if with_runs:
+    text += f"\n{_rows_as_markdown(table, with_runs)}\n"
+  missing = len(results) - len(with_runs)
+  if missing:
+    text += f"\n{missing} of {len(results)} rows were not run; {key}.csv has them too.\n"
+  if any(result.runs for result in with_runs):
+    text += f"\n![{table.title}]({key}.png)\n"
+    pictures.draw_table(
+      table.title,
+      [_name(table, result.row) for result in with_runs],
+      [_points(column, k, with_runs) for k, column in enumerate(table.columns)],
+      os.path.join(settings.out, f"{key}.png"),
+    )
+  text += _remarks(table.note, cells_of(table), settings)
+  return [
+    _write(settings, f"{key}.md", text),
+    _write(settings, f"{key}.csv", _csv(_rows_as_records(table, results))),
+  ]
+
+
+def _name(table: Table, row: Row) -> str:
+  # A number says nothing without its letter.
+  pairs = zip(table.labels, row.labels)
+  return ", ".join(f"{h} = {label}" if len(h) == 1 else label for h, label in pairs)
+
+
+def _points(column: Column, place: int, results: Sequence[Result]) -> pictures.Points:
+  printed = [result.row.paper.get(column.name) for result in results]
+  return pictures.Points(
+    column.heading,
+    [(r.values[place].mean, r.values[place].std or 0.0) for r in results],
+    [number if isinstance(number, float) else None for number in printed],
+  )
+
+
+def _rows_as_markdown(table: Table, results: Sequence[Result]) -> str:
+  compared = [any(c.name in r.row.paper for r in results) for c in table.columns]
+  has_choice = any(len(row.cells) > 1 for row in table.rows)
+  head = list(table.labels)
+  for column, has_paper in zip(table.columns, compared):
+    head += [column.heading] + ["paper", "difference"] * has_paper
+  lines = []
+  for result in results:
+    line = list(result.row.labels)
+    for column, value, has_paper in zip(table.columns, result.values, compared):
+      is_first = column is table.columns[0]
+      line.append(shown(value, column) if result.runs else is_first * result.unfinished)
+      printed = paper_and_difference(value, column, result.row)
+      line += printed if has_paper else []
+    line += [", ".join(cell.name for cell in result.cells)] if has_choice else []
+    lines.append(line)
+  return markdown.table([*head, "runs"] if has_choice else head, lines)
+
+
+def _rows_as_records(table: Table, results: Sequence[Result]) -> list[dict[str, Any]]:
+  """One for each row and column."""
+  return [
+    {
+      **dict(zip(table.labels, result.row.labels)),
+      "column": column.name,
+      "unit": column.unit,
+      "mean": "" if value.mean is None else value.mean,
+      "std": "" if value.std is None else value.std,
+      "reached": value.reached,
+      "runs": value.runs,
+      "paper": result.row.paper.get(column.name, ""),
+      "difference": paper_and_difference(value, column, result.row)[1],
+      "cells": " ".join(cell.name for cell in result.cells),
+    }
+    for result in results
+    for column, value in zip(table.columns, result.values)
+  ]
+
+
+def write_figure(item: Figure, key: str, settings: Settings) -> list[str]:
+  """Writes a figure as picture, CSV and Markdown; gives the files."""
+  drawn: dict[str, list[tuple[str, list[Curve]]]] = {}
+  records_, lines = [], []
+  for panel in item.panels:
+    for label, cell in panel.curves.items():
+      found = curves_of(cell, settings)
+      if found:
+        drawn.setdefault(panel.title, []).append((label, found))
+      numbers = [
+        shown(value_of(c, [(curve, None) for curve in found]), c) for c in (_BEST, _FINAL)
+      ]
+      if not found:
+        numbers[0] = unfinished([cell], settings) or numbers[0]
+      lines.append([panel.title, label, *numbers])
+      for t, accuracy, loss in by_round(found):
+        records_.append(
+          {
+            "panel": panel.title,
+            "curve": label,
+            "round": t,
+            "accuracy": statistics.mean(accuracy),
+            "accuracy_std": "" if len(accuracy) < 2 else deviation(accuracy),
+            "loss": statistics.mean(loss),
+            "runs": len(accuracy),
+          }
+        )
+  text = f"# {item.title}\n"
+  if records_:
+    path = os.path.join(settings.out, f"{key}.png")
+    pictures.draw_figure(item.title, drawn, path, with_loss=item.with_loss)
+    text += f"\n![{item.title}]({key}.png)\n"
+  head = ["panel", "curve", "best accuracy (%)", "final accuracy (%)"]
+  text += f"\n{markdown.table(head, lines)}\n" + _remarks(
+    item.note, cells_of(item), settings
+  )
+  return [
+    _write(settings, f"{key}.md", text),
+    _write(settings, f"{key}.csv", _csv(records_)),
+  ]
+
+
+_BEST = Column("best accuracy", best, "%", 2)
+_FINAL = Column("final accuracy", final, "%", 2)
+
+
+def _write(settings: Settings, name: str, text: str) -> str:
+  path = os.path.join(settings.out, name)
+  os.makedirs(settings.out, exist_ok=True)
+  with open(path, "w", newline="") as f:
+    f.write(text)
+  return path
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
+  if not rows:
+    return ""
+  buffer = io.StringIO()
+  writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
+  writer.writeheader()
+  writer.writerows(rows)
+  return buffer.getvalue()
+
+
+_SCALED = "Every cell ran {} of the paper's rounds."
+
+
+def check_scale(key: str, settings: Settings, *, run: bool) -> None:
+  """Raises `InputError` if writing a table anew would only take numbers out of it."""
+  path = os.path.join(settings.out, f"{key}.md")
+  if not os.path.exists(path):
+    return
+  with open(path) as f:
+    found = re.search(_SCALED.format("([0-9.e+-]+)"), f.read())
+  before, now = float(found[1]) if found else 1.0, settings.rounds_scale
+  if now < before or (now > before and not run):
+    raise InputError(
+      f"{path} was written with --rounds_scale={before:g}, of which {now:g} shows less: "
+      "give that one, or another --out."
+    )
+
+
+def _remarks(note: str, cells: Sequence[Cell], settings: Settings) -> str:
+  """What a reader must know of the runs behind a table or figure."""
+  parts = [note] if note else []
+  if settings.rounds_scale != 1:
+    parts.append(_SCALED.format(settings.rounds_scale))
+  by_name = {cell.name: cell for cell in cells}
+  curves = [curve for cell in by_name.values() for curve in curves_of(cell, settings)]
+  notes = sorted({curve.note for curve in curves if curve.note})
+  if notes:
+    parts.append(f"Data: {', '.join(notes)}.")
+  if curves:
+    hours = sum(curve.seconds for curve in curves) / 3600
+    machines = sorted({curve.machine for curve in curves if curve.machine})
+    place = f" on {'; '.join(machines)}" if machines else ""
+    parts.append(
+      f"{len(curves)} of {len(by_name) * settings.repeats} runs are done: {hours:.1f} "
+      f"hours of rounds and evaluations{place}."
+    )
+  return "".join(f"\n{part}\n" for part in parts)

@@ -1,0 +1,158 @@
+"""The command line of train.py, whose flags depend on the algorithm."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+from absl import flags
+
+from experiments import command_line
+from experiments.config import Config, field_names, make_config
+from experiments.run_folder.folder import RunFolder
+from tasks import registry as tasks_registry
+from tff_algos import hyper_parameters
+from tff_algos.algorithms import registry as algorithms_registry
+from tff_algos.errors import InputError
+
+_COMMON = ("epochs", "batch_size", "learning_rate", "momentum")
+
+
+def parse(argv: Sequence[str]) -> list[str]:
+  """Defines the chosen algorithm's flags, then parses them all.
+
+  The algorithm is that of the command line, or of the run that is resumed.
+
+  Raises:
+    InputError: The flags are wrong.
+  """
+  try:
+    argv = [argv[0], *flags.FLAGS.read_flags_from_files(argv[1:], force_gnu=False)]
+  except flags.Error as error:
+    raise InputError(str(error)) from error
+  if "--list" in argv:
+    return command_line.parse_flags([argv[0], "--list"])
+  held = _held(argv)
+  algorithm = _value_in(argv, "algorithm", held.get("algorithm"))
+  task = _value_in(argv, "task", held.get("task"))
+  algorithms_registry.get(algorithm)
+  if ":" not in task:
+    tasks_registry.get(task)
+  _define_hparam_flags(algorithm)
+  _check_foreign_flags(argv, algorithm)
+  return command_line.parse_flags(argv)
+
+
+def config() -> Config:
+  """The settings that the parsed flags say, over those of the run that is resumed.
+
+  Raises:
+    InputError: They cannot be used.
+  """
+  values = flags.FLAGS
+  held = _held(sys.argv) if values.resume else {}
+  if values.resume and values.run_dir is None:
+    raise InputError("--resume needs --run_dir, the folder of the run to resume.")
+  given = command_line.given_flags([name for name in field_names() if name != "hparams"])
+  algorithm = str(given.pop("algorithm", held.get("algorithm", values.algorithm)))
+  task = str(given.pop("task", held.get("task", values.task)))
+  return make_config(
+    algorithm, task, held=held or None, hparams=_given_hparams(algorithm), **given
+  )
+
+
+def print_list() -> None:
+  """Prints the algorithms and the tasks."""
+  tables: dict[str, Mapping[str, Any]] = {
+    "algorithms": algorithms_registry.ALGORITHMS,
+    "tasks": tasks_registry.TASKS,
+  }
+  for title, rows in tables.items():
+    print(f"{title}:")
+    for name, row in rows.items():
+      print(f"  {name:<{max(map(len, rows))}} {row.description}")
+
+
+def _held(argv: Sequence[str]) -> Mapping[str, Any]:
+  """The flags of the run that is to be resumed; {} for none."""
+  run_dir = _value_in(argv, "run_dir", "")
+  if not run_dir or "--resume" not in (word.split("=")[0] for word in argv):
+    return {}
+  return (RunFolder(run_dir).read() or {}).get("flags", {})
+
+
+def _value_in(argv: Sequence[str], flag: str, default: Optional[str] = None) -> str:
+  """A flag's value before flags are parsed: which flags there are depends on it."""
+  value = flags.FLAGS[flag].default if default is None else default
+  for i, word in enumerate(argv):
+    name, equals, rest = word.lstrip("-").partition("=")
+    if word.startswith("-") and name == flag:
+      value = rest if equals else (argv[i + 1] if i + 1 < len(argv) else "")
+  return value
+
+
+def _define_hparam_flags(algorithm: str) -> None:
+  row = algorithms_registry.get(algorithm)
+  for field in dataclasses.fields(row.hparams_class):
+    default = "the task" if field.name in _COMMON else field.default
+    help_text = (
+      f"{field.metadata['help']} Range: {hyper_parameters.range_text(field)}. Default: "
+      f"{default}. Source: {field.metadata['source']}."
+    )
+    name = _flag_name(algorithm, field.name)
+    # `main` is where absl looks for the flags that --help shows.
+    place = dict(module_name=sys.argv[0])
+    if field.metadata["optional"]:
+      flags.DEFINE_string(name, None, help_text, **place)
+    elif isinstance(field.default, float):
+      flags.DEFINE_float(name, None, help_text, **place)
+    elif isinstance(field.default, int):
+      flags.DEFINE_integer(name, None, help_text, **place)
+    else:
+      flags.DEFINE_string(name, None, help_text, **place)
+
+
+def _flag_name(algorithm: str, hparam: str) -> str:
+  return hparam if hparam in _COMMON else f"{algorithm}_{hparam}"
+
+
+def _check_foreign_flags(argv: Sequence[str], algorithm: str) -> None:
+  for word in argv[1:]:
+    if not word.startswith("-"):
+      continue
+    name = word.lstrip("-").partition("=")[0]
+    if name in flags.FLAGS:
+      continue
+    # The longest name: fedreg_mg_gamma is not a flag of fedreg.
+    owners = [a for a in algorithms_registry.ALGORITHMS if name.startswith(f"{a}_")]
+    owner = max(owners, key=len, default=algorithm)
+    if owner != algorithm:
+      raise InputError(
+        f"--{name} is a flag of {owner}, but this run's algorithm is {algorithm}: "
+        f"leave it out or choose --algorithm={owner}."
+      )
+    if name in _COMMON:
+      raise InputError(
+        f"{algorithm} has no hyper-parameter {name}, so leave --{name} out."
+      )
+
+
+def _given_hparams(algorithm: str) -> dict[str, Any]:
+  given = {}
+  for field in dataclasses.fields(algorithms_registry.get(algorithm).hparams_class):
+    value = flags.FLAGS[_flag_name(algorithm, field.name)].value
+    if value is not None:
+      is_number = field.metadata["optional"]
+      given[field.name] = _whole_number_or_inf(field.name, value) if is_number else value
+  return given
+
+
+def _whole_number_or_inf(name: str, text: str) -> Optional[int]:
+  if text == "inf":
+    return None
+  try:
+    return int(text)
+  except ValueError:
+    raise InputError(f"--{name} must be a whole number or inf; found {text!r}.") from None

@@ -1,0 +1,1 @@
+from tff_algos.hyper_parameters import *
