@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
 from experiments import command_line
-from experiments.config import Config
-from experiments.preparation import CHECKPOINTS, FREE_SETTINGS, Prepared, prepare
+from experiments.config import FREE_SETTINGS, Config
+from experiments.preparation import CHECKPOINTS, Prepared, prepare
 from experiments.progress import Progress, stopping_on_signal
 from experiments.run_folder import reading
 from experiments.run_folder.folder import RunFolder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
@@ -10,7 +11,7 @@ from typing import Any, Optional
 from absl import flags
 
 from experiments import command_line
-from experiments.config import Config, field_names, make_config
+from experiments.config import FREE_SETTINGS, Config, field_names, make_config
 from experiments.run_folder.folder import RunFolder
 from tasks import registry as tasks_registry
 from tff_algos import hyper_parameters
@@ -45,11 +46,12 @@ def parse(argv: Sequence[str]) -> list[str]:
   return command_line.parse_flags(argv)
 
 
+@functools.lru_cache(maxsize=None)  # Whose default folder's name has the time.
 def config() -> Config:
   """The settings that the parsed flags say, over those of the run that is resumed.
 
   Raises:
-    InputError: They cannot be used.
+    InputError: They cannot be used, or are not those of that run.
   """
   values = flags.FLAGS
   held = _held(sys.argv) if values.resume else {}
@@ -58,9 +60,13 @@ def config() -> Config:
   given = command_line.given_flags([name for name in field_names() if name != "hparams"])
   algorithm = str(given.pop("algorithm", held.get("algorithm", values.algorithm)))
   task = str(given.pop("task", held.get("task", values.task)))
-  return make_config(
+  made = make_config(
     algorithm, task, held=held or None, hparams=_given_hparams(algorithm), **given
   )
+  if held:  # Before TensorFlow is imported.
+    settings = {"flags": dataclasses.asdict(made)}
+    RunFolder(made.run_dir).check(settings, free=FREE_SETTINGS)
+  return made
 
 
 def print_list() -> None:
