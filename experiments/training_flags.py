@@ -46,7 +46,7 @@ def parse(argv: Sequence[str]) -> list[str]:
   return command_line.parse_flags(argv)
 
 
-@functools.lru_cache(maxsize=None)  # Whose default folder's name has the time.
+@functools.cache  # Whose default folder's name has the time.
 def config() -> Config:
   """The settings that the parsed flags say, over those of the run that is resumed.
 
