@@ -28,7 +28,6 @@ from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.diagnostics import heterogeneity
 from tff_algos.models.functional import Model
 from tff_algos.privacy import accounting
-from tff_algos.privacy.dp_sgd_step import DpSgd
 from tff_algos.runtimes import in_process, remote_workers, tunnel
 from tff_algos.runtimes import runtime as runtimes
 from tff_algos.simulation import (
@@ -693,8 +692,8 @@ def _finish(
     result.records, metric="test_accuracy", target=config.target_accuracy
   )
   summary["stopped_early"] = len(result.records) < config.rounds
-  if isinstance(prepared.hparams, DpSgd):
-    summary["privacy"] = _privacy(prepared, len(result.records))
+  if prepared.process.privacy is not None:
+    summary["privacy"] = _privacy(prepared, prepared.process.privacy, len(result.records))
   summary["peak_memory_bytes"] = _peak_memory() + runtime.worker_peak_memory()
   records.write_json(os.path.join(config.run_dir, records.SUMMARY), summary)
   note = f" ({prepared.loaded.note})" if prepared.loaded.note else ""
@@ -712,17 +711,18 @@ def _finish(
   return summary
 
 
-def _privacy(prepared: Prepared, rounds: int) -> dict[str, Any]:
+def _privacy(
+  prepared: Prepared, privacy: accounting.GaussianMechanism, rounds: int
+) -> dict[str, Any]:
   """What holds for the examples of the client that took part most often."""
-  hparams, settings = prepared.hparams, prepared.settings
+  settings = prepared.settings
   most = cohorts.most_participations(
     len(prepared.loaded.clients), settings.clients_per_round, settings.seed, rounds
   )
-  releases = most * hparams.releases_per_round
-  epsilon = accounting.epsilon(hparams.noise_multiplier, releases, hparams.delta)
+  epsilon = privacy.epsilon(most)
   return {
     "epsilon": epsilon if math.isfinite(epsilon) else None,
-    "delta": hparams.delta,
+    "delta": privacy.delta,
     "most_participations": most,
   }
 

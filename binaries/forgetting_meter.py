@@ -20,9 +20,9 @@ from binaries.forgetting_records import (
 )
 from tasks import registry as tasks_registry
 from tff_algos.algorithms import registry
+from tff_algos.client_work.local_sgd import PlainSgd
 from tff_algos.diagnostics import fisher as fisher_lib
 from tff_algos.diagnostics import forgetting
-from tff_algos.hyper_parameters import PlainSgd
 from tff_algos.simulation import cohorts, loop, records
 
 _SETTINGS = "forgetting.json"

@@ -20,7 +20,6 @@ from tasks import registry as tasks_registry
 from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.client_data import Examples
 from tff_algos.privacy import gradient_inversion
-from tff_algos.privacy.dp_sgd_step import DpSgd
 from tff_algos.privacy.gradient_inversion import InversionHparams, Inverted
 from tff_algos.runtimes import in_process
 from tff_algos.runtimes import runtime as runtimes
@@ -152,14 +151,16 @@ def prepare(request: Request) -> Prepared:
     )
     one = Examples(tf.TensorSpec([1, *spec.x.shape]), tf.TensorSpec([1], tf.int32))
     seed = tf.TensorSpec([2], tf.int32)
-    return upload, tf.function(upload).get_concrete_function(one, seed)
+    send = tf.function(upload).get_concrete_function(one, seed)
+    return process.privacy is not None, upload, send
 
   victims = {}
   with experiment.user_input():
     for row, hparams in zip(rows, all_hparams):
-      upload, send = upload_of(row, hparams)
-      if isinstance(hparams, DpSgd):
-        upload, _ = upload_of(row, dataclasses.replace(hparams, noise_multiplier=0.0))
+      is_private, upload, send = upload_of(row, hparams)
+      if is_private:
+        without_noise = dataclasses.replace(hparams, noise_multiplier=0.0)
+        _, upload, _ = upload_of(row, without_noise)
       invert = gradient_inversion.build_inversion(upload, x.shape[1:], request.search)
       victims[row.name] = Victim(hparams, send, invert)
   return Prepared(loaded.note, rounds, examples, x, y, victims)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tff_algos.client_data import Examples
 from tff_algos.client_work import gradients, local_training
-from tff_algos.hyper_parameters import LocalSgd
+from tff_algos.client_work.local_sgd import LocalSgd
 from tff_algos.models import functional
 
 _FEATURES = 3

@@ -13,8 +13,8 @@ from tasks.datasets import dataset
 from tasks.models import cnn, densenet, group_norm, lstm, resnet, vit
 from tff_algos.client_data import Examples
 from tff_algos.client_work import local_training
+from tff_algos.client_work.local_sgd import LocalSgd
 from tff_algos.distributors.partial_broadcast import PartialBroadcast
-from tff_algos.hyper_parameters import LocalSgd
 from tff_algos.models import functional, keras
 
 _layers = tf.keras.layers

@@ -7,12 +7,14 @@ Networks from Decentralized Data", AISTATS 2017, Algorithm 1.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import OrderedDict
 from typing import Optional
 
 from tff_algos.client_work import local_training, tree_math
+from tff_algos.client_work.local_sgd import WeightedLocalSgd
 from tff_algos.client_work.model_update import model_update
-from tff_algos.hyper_parameters import WeightedLocalSgd, hparam
+from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model
 from tff_algos.templates import composer
 from tff_algos.templates.stateful_process import StatefulProcess
@@ -46,6 +48,7 @@ def build_fed_avg(
   hparams: FedAvgHparams = FedAvgHparams(),
   *,
   model_aggregator: Optional[composer.AggregationFactory] = None,
+  local_gradient: Optional[local_training.LocalGradient] = None,
 ) -> StatefulProcess:
   """Builds FedAvg: x <- x + eta_g * sum_i n_i/n_S (w_i - x) [paper, erratum form].
 
@@ -56,11 +59,16 @@ def build_fed_avg(
     hparams: The hyper-parameters.
     model_aggregator: Replaces the weighted mean of the updates, for example by
       `tff.learning.robust_aggregator()`.
+    local_gradient: `(model, h, weights, Batch) -> (gradient, sum of losses)` of a local
+      step; default: that of the batch's mean loss.
   """
 
   def client_update(received, client_state, examples, seed, h):
     start = received["model"]
-    result = local_training.train(model, start, examples, h, seed)
+    gradient_of = local_gradient and functools.partial(local_gradient, model, h)
+    result = local_training.train(
+      model, start, examples, h, seed, gradient_of=gradient_of
+    )
     return model_update(h.client_weighting, start, result, examples, client_state)
 
   return composer.compose_process(

@@ -13,10 +13,10 @@ from typing import Optional
 import tensorflow as tf
 
 from tff_algos.client_work import local_training, tree_math
+from tff_algos.client_work.local_sgd import LocalSgd
 from tff_algos.client_work.model_update import model_update
-from tff_algos.hyper_parameters import LocalSgd, hparam
+from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model
-from tff_algos.privacy.dp_sgd_step import clip
 from tff_algos.templates import composer
 from tff_algos.templates.stateful_process import StatefulProcess
 
@@ -82,7 +82,7 @@ def build_fed_dyn(
 
     def shorten(gradient, weights, carry):
       del weights
-      return clip(gradient, h.max_gradient_norm), carry
+      return tree_math.clip(gradient, h.max_gradient_norm), carry
 
     result = local_training.train(
       model,

@@ -16,8 +16,9 @@ from typing import Optional
 import tensorflow as tf
 
 from tff_algos.client_work import local_training, tree_math
+from tff_algos.client_work.local_sgd import WeightedLocalSgd
 from tff_algos.client_work.model_update import model_update
-from tff_algos.hyper_parameters import WeightedLocalSgd, hparam
+from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model
 from tff_algos.templates import composer
 from tff_algos.templates.stateful_process import StatefulProcess

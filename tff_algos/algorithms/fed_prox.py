@@ -7,6 +7,7 @@ Networks", MLSys 2020, Algorithm 2.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import OrderedDict
 from typing import Optional
 
@@ -37,6 +38,7 @@ def build_fed_prox(
   hparams: FedProxHparams = FedProxHparams(),
   *,
   model_aggregator: Optional[composer.AggregationFactory] = None,
+  local_gradient: Optional[local_training.LocalGradient] = None,
 ) -> StatefulProcess:
   """Builds FedProx: FedAvg with the local gradient g(w) + mu (w - x) [paper].
 
@@ -44,13 +46,17 @@ def build_fed_prox(
     model: The model to train.
     hparams: The hyper-parameters.
     model_aggregator: Replaces the weighted mean of the updates.
+    local_gradient: `(model, h, weights, Batch) -> (gradient, sum of losses)` of a local
+      step; default: that of the batch's mean loss.
   """
 
   def client_update(received, client_state, examples, seed, h):
     start = received["model"]
-
     pull = local_training.Pull(tuple(-h.mu * x for x in start), strength=h.mu)
-    result = local_training.train(model, start, examples, h, seed, pull=pull)
+    gradient_of = local_gradient and functools.partial(local_gradient, model, h)
+    result = local_training.train(
+      model, start, examples, h, seed, gradient_of=gradient_of, pull=pull
+    )
     return model_update(h.client_weighting, start, result, examples, client_state)
 
   return composer.compose_process(

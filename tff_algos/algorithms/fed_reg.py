@@ -15,8 +15,9 @@ import tensorflow as tf
 from tff_algos.algorithms import fed_avg
 from tff_algos.client_data import Examples
 from tff_algos.client_work import gradients, local_training, pseudo_data, tree_math
+from tff_algos.client_work.local_sgd import PlainSgd
 from tff_algos.client_work.model_update import model_update
-from tff_algos.hyper_parameters import PlainSgd, hparam
+from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model, Weights
 from tff_algos.templates import composer
 from tff_algos.templates.stateful_process import StatefulProcess

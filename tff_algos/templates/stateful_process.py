@@ -19,10 +19,13 @@ chosen by a pure function of the number of rounds done.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Optional
 
 import tensorflow_federated as tff
+
+from tff_algos.privacy.accounting import GaussianMechanism
 
 
 class RoundOutput(NamedTuple):
@@ -112,6 +115,7 @@ class StatefulProcess(tff.templates.IterativeProcess):
     super().__init__(initialize_fn, [*next_fns.values()][-1], next_is_multi_arg=True)
     self._next_fns, self._kind_of_round = dict(next_fns), kind_of_round
     self._initialize_client, self._client_work = initialize_client_fn, client_work
+    self._privacy: Optional[GaussianMechanism] = None
     self._get_model_weights = get_model_weights
     self._set_model_weights = set_model_weights
     self._get_hparams = get_hparams
@@ -131,6 +135,21 @@ class StatefulProcess(tff.templates.IterativeProcess):
     message is what the client uploads, before any aggregator. It can be differentiated.
     """
     return self._client_work
+
+  @property
+  def privacy(self) -> Optional[GaussianMechanism]:
+    """How private a round is for a client's examples; None where it is not.
+
+    It is of the noise multiplier that the process was built with: who changes that by
+    `set_hparams` must account for it.
+    """
+    return self._privacy
+
+  def with_privacy(self, privacy: GaussianMechanism) -> StatefulProcess:
+    """The same process, of which its builder says how private it is."""
+    changed = copy.copy(self)
+    changed._privacy = privacy
+    return changed
 
   @property
   def next_fns(self) -> Mapping[str, tff.Computation]:
