@@ -91,7 +91,7 @@ def parse_hparams(
 
 
 def _fields(algorithm: str) -> dict[str, dataclasses.Field]:
-  hparams = registry.get(algorithm).hparams_class()
+  hparams = registry.get(algorithm).hparams_class
   return {field.name: field for field in dataclasses.fields(hparams)}
 
 

@@ -428,7 +428,7 @@ def make_hparams(
     ValueError: The algorithm has no such hyper-parameter, or a value is out of range.
     TypeError: A value has the wrong type.
   """
-  hparams_class = algorithm.hparams_class()
+  hparams_class = algorithm.hparams_class
   known = {field.name for field in dataclasses.fields(hparams_class)}
   for name in given:
     if name not in known:
@@ -469,7 +469,7 @@ def newest_weights(run_dir: str, task: str, model: Model) -> RunWeights:
         config = json.load(f)
       flags = config["flags"]
       algorithm = algorithms_registry.get(flags["algorithm"])
-      hparams = algorithm.hparams_class()(**config["hparams"])
+      hparams = algorithm.hparams_class(**config["hparams"])
     except OSError as error:
       raise InputError(
         f"{run_dir or 'The empty name'} is no folder of a run: {error.strerror}, "

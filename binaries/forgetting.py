@@ -29,6 +29,7 @@ from typing import Any
 from absl import flags
 
 from binaries import command_line, forgetting_records
+from tff_algos import preflight
 from tff_algos.algorithms import registry
 
 # Figure 2 compares FedReg with FedAvg at the same gradients [paper, Appendix B.3].
@@ -101,7 +102,7 @@ def _parse(argv: Sequence[str]) -> list[str]:
   if flags.FLAGS.resume and flags.FLAGS.run_dir is None:
     raise command_line.UsageError("--resume needs --run_dir, the folder to go on with.")
   _given_hparams()
-  registry.get(_DRIVER.value).hparams_class()  # Imports TensorFlow.
+  preflight.load_tensorflow()  # Before absl's `main`.
   return rest
 
 

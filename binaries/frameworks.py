@@ -147,8 +147,8 @@ class Ours(Framework):
     local = dict(
       epochs=_EPOCHS, batch_size=workload.batch_size, learning_rate=LEARNING_RATE
     )
-    known = {field.name for field in dataclasses.fields(row.hparams_class())}
-    hparams = row.hparams_class()(**{k: v for k, v in local.items() if k in known})
+    known = {field.name for field in dataclasses.fields(row.hparams_class)}
+    hparams = row.hparams_class(**{k: v for k, v in local.items() if k in known})
     self._process = row.build(
       model,
       hparams,

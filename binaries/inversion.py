@@ -168,7 +168,7 @@ def prepare(request: Request) -> Prepared:
 
 def _hparams(row, task, given: Mapping[str, Any]):
   """The algorithm's, for one local step."""
-  cls = row.hparams_class()
+  cls = row.hparams_class
   one_step = {k: 1 for k in ("epochs", "batch_size") if hasattr(cls, k)}
   for name in one_step.keys() & given.keys():
     raise ValueError(f"{name} is 1 here, for one step on one picture: leave it out.")

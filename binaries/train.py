@@ -119,7 +119,7 @@ flags.DEFINE_string(
 
 
 def _define_hparam_flags(algorithm: str) -> None:
-  hparams = algorithms_registry.get(algorithm).hparams_class()
+  hparams = algorithms_registry.get(algorithm).hparams_class
   from tff_algos import hyper_parameters
 
   for field in dataclasses.fields(hparams):
@@ -210,7 +210,7 @@ def _print_list() -> None:
 
 def _given_hparams(algorithm: str) -> dict[str, Any]:
   given = {}
-  for field in dataclasses.fields(algorithms_registry.get(algorithm).hparams_class()):
+  for field in dataclasses.fields(algorithms_registry.get(algorithm).hparams_class):
     value = flags.FLAGS[_flag_name(algorithm, field.name)].value
     if value is not None:
       is_number = field.metadata["optional"]

@@ -153,7 +153,7 @@ def _count(process) -> dict[str, traffic.RoundTraffic]:
 
 def _build(federation, name: str, **hparams):
   row = registry.get(name)
-  values = row.hparams_class()(**hparams)
+  values = row.hparams_class(**hparams)
   return row.build(federation.model, values, num_clients=6, num_examples=38)
 
 

@@ -93,7 +93,7 @@ def test_default_split_has_the_sizes_of_fedreg(name, size):
 @every_task
 @pytest.mark.parametrize("algorithm", algorithms_registry.ALGORITHMS)
 def test_default_hyper_parameters_are_taken_by_every_algorithm(name, algorithm):
-  cls = algorithms_registry.get(algorithm).hparams_class()
+  cls = algorithms_registry.get(algorithm).hparams_class
   given = registry.TASKS[name].hparams
   assert set(given) >= {"epochs", "batch_size", "learning_rate", "momentum"}
   WeightedLocalSgd(**given)

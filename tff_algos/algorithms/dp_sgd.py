@@ -8,6 +8,7 @@ FedProx's, is added after the noise. `privacy.accounting` gives epsilon.
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 from tff_algos.algorithms import fed_avg, fed_curv, fed_prox, fed_sgd
 from tff_algos.models.functional import Model
@@ -17,7 +18,10 @@ from tff_algos.privacy.dp_sgd_step import (
   private_fisher_information,
   private_gradient,
 )
-from tff_algos.templates.stateful_process import StatefulProcess
+from tff_algos.templates.algorithm import Algorithm
+
+if TYPE_CHECKING:
+  from tff_algos.templates.stateful_process import StatefulProcess
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,3 +87,35 @@ def _accounted(process, hparams, *, releases_per_round) -> StatefulProcess:
   return process.with_privacy(
     GaussianMechanism(hparams.noise_multiplier, releases_per_round, hparams.delta)
   )
+
+
+ALGORITHMS = (
+  Algorithm(
+    "dpsgd",
+    build_dp_sgd,
+    DpSgdHparams,
+    "SGD by DP-SGD: clipped and noisy gradients of the examples.",
+    "Abadi et al., CCS 2016",
+  ),
+  Algorithm(
+    "fedavg_dpsgd",
+    build_fed_avg_dp_sgd,
+    FedAvgDpSgdHparams,
+    "FedAvg by DP-SGD.",
+    "Xu et al., ICLR 2022",
+  ),
+  Algorithm(
+    "fedprox_dpsgd",
+    build_fed_prox_dp_sgd,
+    FedProxDpSgdHparams,
+    "FedProx by DP-SGD.",
+    "Xu et al., ICLR 2022",
+  ),
+  Algorithm(
+    "fedcurv_dpsgd",
+    build_fed_curv_dp_sgd,
+    FedCurvDpSgdHparams,
+    "FedCurv by DP-SGD, its Fisher information too.",
+    "Xu et al., ICLR 2022",
+  ),
+)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from typing import Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import tensorflow as tf
 
@@ -19,7 +19,10 @@ from tff_algos.client_work.model_update import model_update
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model, Weights
 from tff_algos.templates import composer
-from tff_algos.templates.stateful_process import StatefulProcess
+from tff_algos.templates.algorithm import Algorithm
+
+if TYPE_CHECKING:
+  from tff_algos.templates.stateful_process import StatefulProcess
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,3 +278,14 @@ def build_fed_agg(
     ),
     init_server=nothing_known if from_previous else lambda: (),
   )
+
+
+ALGORITHMS = (
+  Algorithm(
+    "fedagg",
+    build_fed_agg,
+    FedAggHparams,
+    "Learning rates of the epochs from mean-field estimates.",
+    "FedAgg, 2023",
+  ),
+)

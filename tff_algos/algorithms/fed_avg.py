@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import OrderedDict
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 from tff_algos.client_work import local_training, tree_math
 from tff_algos.client_work.local_sgd import WeightedLocalSgd
@@ -17,7 +17,10 @@ from tff_algos.client_work.model_update import model_update
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model
 from tff_algos.templates import composer
-from tff_algos.templates.stateful_process import StatefulProcess
+from tff_algos.templates.algorithm import Algorithm
+
+if TYPE_CHECKING:
+  from tff_algos.templates.stateful_process import StatefulProcess
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,3 +80,14 @@ def build_fed_avg(
     rounds=composer.Round(client_update, move_by_mean),
     aggregators=OrderedDict(model=model_aggregator or composer.mean()),
   )
+
+
+ALGORITHMS = (
+  Algorithm(
+    "fedavg",
+    build_fed_avg,
+    FedAvgHparams,
+    "Averages models after local SGD.",
+    "McMahan et al., AISTATS 2017",
+  ),
+)

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -22,7 +22,10 @@ from tff_algos.client_work.model_update import model_update
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model, Weights
 from tff_algos.templates import composer
-from tff_algos.templates.stateful_process import StatefulProcess
+from tff_algos.templates.algorithm import Algorithm
+
+if TYPE_CHECKING:
+  from tff_algos.templates.stateful_process import StatefulProcess
 
 # What a round's seed is folded with for the Fisher information.
 _FISHER = 6
@@ -160,3 +163,14 @@ def build_fed_curv(
     init_server=no_curvature,
     init_client=no_curvature,
   )
+
+
+ALGORITHMS = (
+  Algorithm(
+    "fedcurv",
+    build_fed_curv,
+    FedCurvHparams,
+    "Weights that matter to other clients are held by a penalty.",
+    "Shoham et al., 2019",
+  ),
+)

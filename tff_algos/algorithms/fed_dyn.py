@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 import tensorflow as tf
 
@@ -18,7 +18,10 @@ from tff_algos.client_work.model_update import model_update
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model
 from tff_algos.templates import composer
-from tff_algos.templates.stateful_process import StatefulProcess
+from tff_algos.templates.algorithm import Algorithm
+
+if TYPE_CHECKING:
+  from tff_algos.templates.stateful_process import StatefulProcess
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,3 +114,14 @@ def build_fed_dyn(
     init_server=zeros,
     init_client=zeros,
   )
+
+
+ALGORITHMS = (
+  Algorithm(
+    "feddyn",
+    build_fed_dyn,
+    FedDynHparams,
+    "A dynamic regularizer lines up local and global optima.",
+    "Acar et al., ICLR 2021",
+  ),
+)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from typing import Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import tensorflow as tf
 
@@ -19,7 +19,10 @@ from tff_algos.client_work.model_update import model_update
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model, Weights
 from tff_algos.templates import composer
-from tff_algos.templates.stateful_process import StatefulProcess
+from tff_algos.templates.algorithm import Algorithm
+
+if TYPE_CHECKING:
+  from tff_algos.templates.stateful_process import StatefulProcess
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,3 +178,14 @@ def build_fed_gg(
     init_server=init_server,
     init_client=init_client,
   )
+
+
+ALGORITHMS = (
+  Algorithm(
+    "fedgg",
+    build_fed_gg,
+    FedGGHparams,
+    "Local updates guided by the last global update.",
+    "Global-Update-Guided Federated Learning",
+  ),
+)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 import tensorflow as tf
 
@@ -21,7 +21,10 @@ from tff_algos.client_work.model_update import model_update
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model
 from tff_algos.templates import composer
-from tff_algos.templates.stateful_process import StatefulProcess
+from tff_algos.templates.algorithm import Algorithm
+
+if TYPE_CHECKING:
+  from tff_algos.templates.stateful_process import StatefulProcess
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,3 +183,28 @@ def build_adaptive(
     aggregators=OrderedDict(model=model_aggregator or composer.mean()),
     init_server=init_server,
   )
+
+
+ALGORITHMS = (
+  Algorithm(
+    "fedadam",
+    build_fed_adam,
+    FedAdamHparams,
+    "FedAvg's clients, Adam at the server.",
+    "Reddi et al., ICLR 2021",
+  ),
+  Algorithm(
+    "fedyogi",
+    build_fed_yogi,
+    FedYogiHparams,
+    "FedAvg's clients, Yogi at the server.",
+    "Reddi et al., ICLR 2021",
+  ),
+  Algorithm(
+    "fedadagrad",
+    build_fed_adagrad,
+    FedAdagradHparams,
+    "FedAvg's clients, Adagrad at the server.",
+    "Reddi et al., ICLR 2021",
+  ),
+)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import OrderedDict
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 from tff_algos.algorithms import fed_avg
 from tff_algos.client_work import local_training
@@ -17,7 +17,10 @@ from tff_algos.client_work.model_update import model_update
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model
 from tff_algos.templates import composer
-from tff_algos.templates.stateful_process import StatefulProcess
+from tff_algos.templates.algorithm import Algorithm
+
+if TYPE_CHECKING:
+  from tff_algos.templates.stateful_process import StatefulProcess
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,3 +68,14 @@ def build_fed_prox(
     rounds=composer.Round(client_update, fed_avg.move_by_mean),
     aggregators=OrderedDict(model=model_aggregator or composer.mean()),
   )
+
+
+ALGORITHMS = (
+  Algorithm(
+    "fedprox",
+    build_fed_prox,
+    FedProxHparams,
+    "FedAvg with a proximal term against client drift.",
+    "Li et al., MLSys 2020",
+  ),
+)

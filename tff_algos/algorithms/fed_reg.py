@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 import tensorflow as tf
 
@@ -20,7 +20,10 @@ from tff_algos.client_work.model_update import model_update
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model, Weights
 from tff_algos.templates import composer
-from tff_algos.templates.stateful_process import StatefulProcess
+from tff_algos.templates.algorithm import Algorithm
+
+if TYPE_CHECKING:
+  from tff_algos.templates.stateful_process import StatefulProcess
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,3 +236,21 @@ def _build(model, hparams, model_aggregator, *, modified_gradient) -> StatefulPr
     rounds=composer.Round(client_update, fed_avg.move_by_mean),
     aggregators=OrderedDict(model=model_aggregator or composer.mean()),
   )
+
+
+ALGORITHMS = (
+  Algorithm(
+    "fedreg",
+    build_fed_reg,
+    FedRegHparams,
+    "Pseudo data keep the local model from forgetting.",
+    "Xu et al., ICLR 2022",
+  ),
+  Algorithm(
+    "fedreg_mg",
+    build_fed_reg_mg,
+    FedRegMgHparams,
+    "FedReg with modified gradients, which hide the examples.",
+    "Xu et al., ICLR 2022",
+  ),
+)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 import tensorflow as tf
 
@@ -18,7 +18,10 @@ from tff_algos.client_work.model_update import ClientResult, client_weight
 from tff_algos.hyper_parameters import HyperParameters, hparam
 from tff_algos.models.functional import Model
 from tff_algos.templates import composer
-from tff_algos.templates.stateful_process import StatefulProcess
+from tff_algos.templates.algorithm import Algorithm
+
+if TYPE_CHECKING:
+  from tff_algos.templates.stateful_process import StatefulProcess
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,3 +98,21 @@ def build_fed_sgd(
     rounds=composer.Round(client_update, server_update),
     aggregators=OrderedDict(model=model_aggregator or composer.mean()),
   )
+
+
+ALGORITHMS = (
+  Algorithm(
+    "fedsgd",
+    build_fed_sgd,
+    FedSgdHparams,
+    "One full-batch gradient for each client and round.",
+    "McMahan et al., AISTATS 2017",
+  ),
+  Algorithm(
+    "sgd",
+    build_fed_sgd,
+    SgdHparams,
+    "FedSGD with all clients counting the same, FedReg's baseline.",
+    "Xu et al., ICLR 2022",
+  ),
+)

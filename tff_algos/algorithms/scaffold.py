@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -17,7 +18,10 @@ from tff_algos.client_work.model_update import model_update
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model
 from tff_algos.templates import composer
-from tff_algos.templates.stateful_process import StatefulProcess
+from tff_algos.templates.algorithm import Algorithm
+
+if TYPE_CHECKING:
+  from tff_algos.templates.stateful_process import StatefulProcess
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,3 +115,14 @@ def build_scaffold(
     init_server=zeros,
     init_client=zeros,
   )
+
+
+ALGORITHMS = (
+  Algorithm(
+    "scaffold",
+    build_scaffold,
+    ScaffoldHparams,
+    "Control variates correct client drift (options I and II).",
+    "Karimireddy et al., ICML 2020",
+  ),
+)

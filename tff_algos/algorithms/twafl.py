@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import OrderedDict
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -21,7 +22,10 @@ from tff_algos.distributors.partial_broadcast import PartialBroadcast
 from tff_algos.hyper_parameters import HyperParameters, hparam
 from tff_algos.models.functional import Model
 from tff_algos.templates import composer
-from tff_algos.templates.stateful_process import StatefulProcess
+from tff_algos.templates.algorithm import Algorithm
+
+if TYPE_CHECKING:
+  from tff_algos.templates.stateful_process import StatefulProcess
 
 # The parts of the message, and the kinds of rounds.
 _SHALLOW, _DEEP, _FULL = "shallow", "deep", "full"
@@ -198,3 +202,28 @@ def _build_layerwise(model, hparams, factory) -> StatefulProcess:
     init_client=lambda: tuple(map(tf.constant, layers.deep(model.initial_weights))),
     kind_of_round=kind_of_round,
   )
+
+
+ALGORITHMS = (
+  Algorithm(
+    "twafl",
+    build_twafl,
+    TwaflHparams,
+    "Newer models count more; deep layers travel in some rounds only.",
+    "Chen et al., TNNLS 2020",
+  ),
+  Algorithm(
+    "tefl",
+    build_tefl,
+    TeflHparams,
+    "TWAFL's temporal weights, with all layers in every round.",
+    "Chen et al., TNNLS 2020",
+  ),
+  Algorithm(
+    "afl",
+    build_afl,
+    AflHparams,
+    "TWAFL's exchange of layers, without temporal weights.",
+    "Chen et al., TNNLS 2020",
+  ),
+)

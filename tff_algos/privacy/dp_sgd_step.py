@@ -25,7 +25,7 @@ _NOISE = 5
 class DpSgd(HyperParameters):
   """What DP-SGD adds to an algorithm's hyper-parameters.
 
-  By themselves they change nothing: a builder passes `private_gradient`, which reads them.
+  They change nothing by themselves: builders pass `private_gradient`, which reads them.
   """
 
   clip_norm: float = hparam(

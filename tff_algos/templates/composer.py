@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 import numpy as np
 import tensorflow as tf
@@ -29,11 +29,14 @@ from tff_algos import client_data, hyper_parameters
 from tff_algos.aggregators.client_memory import ClientMemoryFactory, Contribution
 from tff_algos.client_work.model_update import ClientResult
 from tff_algos.models.functional import Model, Weights
-from tff_algos.templates.stateful_process import RoundOutput, StatefulProcess
+
+if TYPE_CHECKING:
+  from tff_algos.templates.stateful_process import StatefulProcess
 
 AggregationFactory = Union[
-  tff.aggregators.WeightedAggregationFactory,
-  tff.aggregators.UnweightedAggregationFactory,
+  "tff.aggregators.WeightedAggregationFactory",
+  "tff.aggregators.UnweightedAggregationFactory",
+  ClientMemoryFactory,
 ]
 
 
@@ -134,6 +137,9 @@ def compose_process(
   Raises:
     ProcessTypeError: The functions do not fit together.
   """
+  # Here, as its base class is TFF's, and without that algorithms can be listed.
+  from tff_algos.templates.stateful_process import StatefulProcess
+
   composition = _Composition(model, hparams, aggregators, init_server, init_client)
   kinds = {"": rounds} if isinstance(rounds, Round) else dict(rounds)
   exchanges = {name: _Exchange(composition, kind) for name, kind in kinds.items()}
@@ -318,6 +324,8 @@ class _Exchange:
     return client_work
 
   def build_next(self) -> tff.Computation:
+    from tff_algos.templates.stateful_process import RoundOutput
+
     own = self._composition
     server_work = self._server_computation()
     finish_metrics = _build_finish_metrics(self.client_work.type_signature.result.totals)
