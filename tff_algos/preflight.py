@@ -164,10 +164,10 @@ class _Deferred(types.ModuleType):
     assert spec is not None and spec.loader is not None
     with _Deferred._lock:
       self._is_running = True
-      self.__path__ = spec.submodule_search_locations
+      self.__path__ = spec.submodule_search_locations or []
       spec.loader.exec_module(self)
       del self._is_running
-      self.__class__ = types.ModuleType
+      self.__class__ = types.ModuleType  # type: ignore[assignment]
 
 
 def asks_for_messages(argv: Sequence[str]) -> bool:

@@ -20,10 +20,10 @@ from tff_algos.simulation import (
   evaluation,
   loop,
   seeds,
-  traffic,
 )
 from tff_algos.simulation.client_state_store import ClientStateStore
-from tff_algos.templates.stateful_process import RoundOutput
+from tff_algos.templates.ledger import RoundTraffic
+from tff_algos.templates.rounds import RoundOutput
 
 _SECONDS = ("seconds", "evaluation_seconds")
 
@@ -36,7 +36,12 @@ class _Notes:
 
   def __init__(self):
     self.rounds: list[list[tuple]] = []
-    self.next_fns = {"": self.next}
+    crossing = RoundTraffic(down={"model": 7, "hparams": 3}, up={"model": 3})
+    self.traffic = {"": crossing}
+
+  def kind_of_round(self, rounds_done):
+    del rounds_done
+    return ""
 
   def next_of(self, rounds_done):
     del rounds_done
@@ -65,9 +70,7 @@ class _Notes:
 
 
 @pytest.fixture
-def notes(monkeypatch):
-  crossing = traffic.RoundTraffic(down={"model": 7, "hparams": 3}, up={"model": 3})
-  monkeypatch.setattr(traffic, "bytes_per_client", lambda computation: crossing)
+def notes():
   return _Notes()
 
 
@@ -77,10 +80,16 @@ class _NotesOfTwoKinds(_Notes):
   def __init__(self):
     super().__init__()
     self.kinds: list[str] = []
-    self.next_fns = {"short": self.short, "long": self.long}
+    self.traffic = {
+      "short": RoundTraffic(down={"a": 5, "question": 2}, up={"a": 4}),
+      "long": RoundTraffic(down={"a": 5, "b": 8}, up={"a": 4, "answer": 1}),
+    }
+
+  def kind_of_round(self, rounds_done):
+    return "long" if rounds_done % 3 == 2 else "short"
 
   def next_of(self, rounds_done):
-    return self.next_fns["long" if rounds_done % 3 == 2 else "short"]
+    return getattr(self, self.kind_of_round(rounds_done))
 
   def short(self, *arguments):
     self.kinds.append("short")
@@ -92,12 +101,7 @@ class _NotesOfTwoKinds(_Notes):
 
 
 @pytest.fixture
-def notes_of_two_kinds(monkeypatch):
-  crossing = {
-    "short": traffic.RoundTraffic(down={"a": 5, "question": 2}, up={"a": 4}),
-    "long": traffic.RoundTraffic(down={"a": 5, "b": 8}, up={"a": 4, "answer": 1}),
-  }
-  monkeypatch.setattr(traffic, "bytes_per_client", lambda c: crossing[c.__name__])
+def notes_of_two_kinds():
   return _NotesOfTwoKinds()
 
 
@@ -494,7 +498,7 @@ def test_metrics_of_a_real_round(process_of, federation):
   """Examples are those of the cohort; the loss of FedSGD is that of the start."""
   settings = loop.Settings(rounds=2, clients_per_round=4, seed=2)
   result = loop.run(process_of("fedsgd"), federation.clients, settings)
-  crossing = traffic.bytes_per_client(process_of("fedsgd").next)
+  [crossing] = process_of("fedsgd").traffic.values()
   for round_num, record in enumerate(result.records):
     cohort = cohorts.uniform_cohort(6, 4, 2, round_num)
     assert record["num_examples"] == federation.clients.num_examples[cohort].sum()

@@ -21,18 +21,16 @@ class Contribution(NamedTuple):
   weight: Any
 
 
-class ClientMemoryFactory(abc.ABC):
+class ClientMemoryFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
   """A factory for one part of the message, whose clients remember their last upload.
 
-  Used like one of TFF's, for example as a builder's `model_aggregator`. `compose_process`
-  keeps the memory beside the algorithm's own client state. The values are absolute: a
-  client's received part plus the change that its message says; and the server is handed
-  the aggregate less the part that it sent, which is a change again.
-  """
+  Used like any other aggregation factory, for example as a builder's `model_aggregator`.
+  `compose_process` keeps the memory beside the algorithm's own client state. The values
+  are absolute: a client's received part plus the change that its message says; and the
+  server is handed the aggregate less the part that it sent, which is a change again.
 
-  @abc.abstractmethod
-  def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
-    """The process over `Contribution`s of this type, whose result is a value."""
+  `create` takes the type of a `Contribution`.
+  """
 
   @abc.abstractmethod
   def initialize_client(self) -> Any:

@@ -104,7 +104,7 @@ class TemporalWeightingFactory(ClientMemoryFactory):
 
     @tff.tensorflow.computation(sums_type, value_type)
     def add(sums, summed):
-      value, weight = summed.values() if isinstance(summed, dict) else summed
+      value, weight = summed
       return Contribution(
         tuple(p / self._base + c for p, c in zip(sums.value, value)),
         sums.weight / self._base + weight,

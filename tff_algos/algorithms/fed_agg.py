@@ -18,7 +18,7 @@ from tff_algos.client_work.local_sgd import PlainSgd
 from tff_algos.client_work.model_update import model_update
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model, Weights
-from tff_algos.templates import composer
+from tff_algos.templates import composer, rounds
 from tff_algos.templates.algorithm import Algorithm
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def build_fed_agg(
   model: Model,
   hparams: FedAggHparams = FedAggHparams(),
   *,
-  model_aggregator: Optional[composer.AggregationFactory] = None,
+  model_aggregator: Optional[rounds.AggregationFactory] = None,
 ) -> StatefulProcess:
   """Builds FedAgg.
 
@@ -260,21 +260,21 @@ def build_fed_agg(
     if from_previous:
       phi2 = (*aggregate.get("phi2", ()), change)
       extra = _MeanField(tf.constant(True), aggregate["phi1"], phi2)
-    return composer.ServerVariables(tree_math.add(variables.model, change), extra)
+    return rounds.ServerVariables(tree_math.add(variables.model, change), extra)
 
   client_update = build_client_update(is_estimate=False)
   estimation = None
   if not from_previous:
     estimate = build_client_update(is_estimate=True)
-    estimation = composer.Estimation(estimate, hparams.passes)
+    estimation = rounds.Estimation(estimate, hparams.passes)
   return composer.compose_process(
     model,
     hparams,
-    rounds=composer.Round(client_update, server_update, distribute, estimation),
+    rounds=rounds.Round(client_update, server_update, distribute, estimation),
     aggregators=OrderedDict(
-      model=model_aggregator or composer.mean(),
-      phi1=composer.mean(),
-      phi2=composer.mean(),
+      model=model_aggregator or rounds.mean(),
+      phi1=rounds.mean(),
+      phi2=rounds.mean(),
     ),
     init_server=nothing_known if from_previous else lambda: (),
   )

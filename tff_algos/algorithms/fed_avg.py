@@ -16,7 +16,7 @@ from tff_algos.client_work.local_sgd import WeightedLocalSgd
 from tff_algos.client_work.model_update import model_update
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model
-from tff_algos.templates import composer
+from tff_algos.templates import composer, rounds
 from tff_algos.templates.algorithm import Algorithm
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class FedAvgHparams(WeightedLocalSgd):
   )
 
 
-def move_by_mean(variables, aggregate, num_clients, h) -> composer.ServerVariables:
+def move_by_mean(variables, aggregate, num_clients, h) -> rounds.ServerVariables:
   """The server update x <- x + eta_g * mean(w_i - x); keeps the extra variables."""
   del num_clients
   moved = tree_math.add_scaled(
@@ -50,7 +50,7 @@ def build_fed_avg(
   model: Model,
   hparams: FedAvgHparams = FedAvgHparams(),
   *,
-  model_aggregator: Optional[composer.AggregationFactory] = None,
+  model_aggregator: Optional[rounds.AggregationFactory] = None,
   local_gradient: Optional[local_training.LocalGradient] = None,
 ) -> StatefulProcess:
   """Builds FedAvg: x <- x + eta_g * sum_i n_i/n_S (w_i - x) [paper, erratum form].
@@ -77,8 +77,8 @@ def build_fed_avg(
   return composer.compose_process(
     model,
     hparams,
-    rounds=composer.Round(client_update, move_by_mean),
-    aggregators=OrderedDict(model=model_aggregator or composer.mean()),
+    rounds=rounds.Round(client_update, move_by_mean),
+    aggregators=OrderedDict(model=model_aggregator or rounds.mean()),
   )
 
 

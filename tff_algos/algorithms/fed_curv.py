@@ -21,7 +21,7 @@ from tff_algos.client_work import gradients, local_training, tree_math
 from tff_algos.client_work.model_update import model_update
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model, Weights
-from tff_algos.templates import composer
+from tff_algos.templates import composer, rounds
 from tff_algos.templates.algorithm import Algorithm
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def build_fed_curv(
   model: Model,
   hparams: FedCurvHparams = FedCurvHparams(),
   *,
-  model_aggregator: Optional[composer.AggregationFactory] = None,
+  model_aggregator: Optional[rounds.AggregationFactory] = None,
   local_gradient: Optional[local_training.LocalGradient] = None,
   fisher_of: Callable[..., Weights] = fisher_information,
 ) -> StatefulProcess:
@@ -154,9 +154,9 @@ def build_fed_curv(
   return composer.compose_process(
     model,
     hparams,
-    rounds=composer.Round(client_update, server_update, distribute),
+    rounds=rounds.Round(client_update, server_update, distribute),
     aggregators=OrderedDict(
-      model=model_aggregator or composer.mean(),
+      model=model_aggregator or rounds.mean(),
       fisher=tff.aggregators.SumFactory(),
       fisher_model=tff.aggregators.SumFactory(),
     ),

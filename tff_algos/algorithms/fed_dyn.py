@@ -17,7 +17,7 @@ from tff_algos.client_work.local_sgd import LocalSgd
 from tff_algos.client_work.model_update import model_update
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model
-from tff_algos.templates import composer
+from tff_algos.templates import composer, rounds
 from tff_algos.templates.algorithm import Algorithm
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def build_fed_dyn(
   *,
   num_clients: int,
   num_examples: int,
-  model_aggregator: Optional[composer.AggregationFactory] = None,
+  model_aggregator: Optional[rounds.AggregationFactory] = None,
 ) -> StatefulProcess:
   """Builds FedDyn [code, the authors'].
 
@@ -104,13 +104,13 @@ def build_fed_dyn(
     change = aggregate["model"]
     mean_dual = tree_math.add_scaled(variables.extra, num_sampled / num_clients, change)
     mean_model = tree_math.add(variables.model, change)
-    return composer.ServerVariables(tree_math.add(mean_model, mean_dual), mean_dual)
+    return rounds.ServerVariables(tree_math.add(mean_model, mean_dual), mean_dual)
 
   return composer.compose_process(
     model,
     hparams,
-    rounds=composer.Round(client_update, server_update),
-    aggregators=OrderedDict(model=model_aggregator or composer.mean()),
+    rounds=rounds.Round(client_update, server_update),
+    aggregators=OrderedDict(model=model_aggregator or rounds.mean()),
     init_server=zeros,
     init_client=zeros,
   )

@@ -18,7 +18,7 @@ from tff_algos.client_work import local_training, tree_math
 from tff_algos.client_work.model_update import model_update
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model, Weights
-from tff_algos.templates import composer
+from tff_algos.templates import composer, rounds
 from tff_algos.templates.algorithm import Algorithm
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def build_fed_gg(
   model: Model,
   hparams: FedGGHparams = FedGGHparams(),
   *,
-  model_aggregator: Optional[composer.AggregationFactory] = None,
+  model_aggregator: Optional[rounds.AggregationFactory] = None,
 ) -> StatefulProcess:
   """Builds FedGG: FedAvg with the cosine loss's gradient added to the local one.
 
@@ -173,8 +173,8 @@ def build_fed_gg(
   return composer.compose_process(
     model,
     hparams,
-    rounds=composer.Round(client_update, server_update, distribute),
-    aggregators=OrderedDict(model=model_aggregator or composer.mean()),
+    rounds=rounds.Round(client_update, server_update, distribute),
+    aggregators=OrderedDict(model=model_aggregator or rounds.mean()),
     init_server=init_server,
     init_client=init_client,
   )

@@ -16,7 +16,7 @@ from tff_algos.client_work import local_training
 from tff_algos.client_work.model_update import model_update
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model
-from tff_algos.templates import composer
+from tff_algos.templates import composer, rounds
 from tff_algos.templates.algorithm import Algorithm
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def build_fed_prox(
   model: Model,
   hparams: FedProxHparams = FedProxHparams(),
   *,
-  model_aggregator: Optional[composer.AggregationFactory] = None,
+  model_aggregator: Optional[rounds.AggregationFactory] = None,
   local_gradient: Optional[local_training.LocalGradient] = None,
 ) -> StatefulProcess:
   """Builds FedProx: FedAvg with the local gradient g(w) + mu (w - x) [paper].
@@ -65,8 +65,8 @@ def build_fed_prox(
   return composer.compose_process(
     model,
     hparams,
-    rounds=composer.Round(client_update, fed_avg.move_by_mean),
-    aggregators=OrderedDict(model=model_aggregator or composer.mean()),
+    rounds=rounds.Round(client_update, fed_avg.move_by_mean),
+    aggregators=OrderedDict(model=model_aggregator or rounds.mean()),
   )
 
 

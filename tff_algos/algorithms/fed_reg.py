@@ -19,7 +19,7 @@ from tff_algos.client_work.local_sgd import PlainSgd
 from tff_algos.client_work.model_update import model_update
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model, Weights
-from tff_algos.templates import composer
+from tff_algos.templates import composer, rounds
 from tff_algos.templates.algorithm import Algorithm
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def build_fed_reg(
   model: Model,
   hparams: FedRegHparams = FedRegHparams(),
   *,
-  model_aggregator: Optional[composer.AggregationFactory] = None,
+  model_aggregator: Optional[rounds.AggregationFactory] = None,
 ) -> StatefulProcess:
   """Builds FedReg [paper].
 
@@ -164,7 +164,7 @@ def build_fed_reg_mg(
   model: Model,
   hparams: FedRegMgHparams = FedRegMgHparams(),
   *,
-  model_aggregator: Optional[composer.AggregationFactory] = None,
+  model_aggregator: Optional[rounds.AggregationFactory] = None,
 ) -> StatefulProcess:
   """Builds FedReg with modified gradients, which hide the examples [paper, Section 3.3].
 
@@ -233,8 +233,8 @@ def _build(model, hparams, model_aggregator, *, modified_gradient) -> StatefulPr
   return composer.compose_process(
     model,
     hparams,
-    rounds=composer.Round(client_update, fed_avg.move_by_mean),
-    aggregators=OrderedDict(model=model_aggregator or composer.mean()),
+    rounds=rounds.Round(client_update, fed_avg.move_by_mean),
+    aggregators=OrderedDict(model=model_aggregator or rounds.mean()),
   )
 
 

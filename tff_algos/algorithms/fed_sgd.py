@@ -17,7 +17,7 @@ from tff_algos.client_work import gradients, local_training, tree_math
 from tff_algos.client_work.model_update import ClientResult, client_weight
 from tff_algos.hyper_parameters import HyperParameters, hparam
 from tff_algos.models.functional import Model
-from tff_algos.templates import composer
+from tff_algos.templates import composer, rounds
 from tff_algos.templates.algorithm import Algorithm
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def build_fed_sgd(
   model: Model,
   hparams: FedSgdHparams = FedSgdHparams(),
   *,
-  model_aggregator: Optional[composer.AggregationFactory] = None,
+  model_aggregator: Optional[rounds.AggregationFactory] = None,
   local_gradient: Optional[local_training.LocalGradient] = None,
 ) -> StatefulProcess:
   """Builds FedSGD: x <- x - eta * sum_i n_i/n_S grad F_i(x) [paper, erratum form].
@@ -95,8 +95,8 @@ def build_fed_sgd(
   return composer.compose_process(
     model,
     hparams,
-    rounds=composer.Round(client_update, server_update),
-    aggregators=OrderedDict(model=model_aggregator or composer.mean()),
+    rounds=rounds.Round(client_update, server_update),
+    aggregators=OrderedDict(model=model_aggregator or rounds.mean()),
   )
 
 

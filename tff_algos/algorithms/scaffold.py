@@ -17,7 +17,7 @@ from tff_algos.client_work import gradients, local_training, tree_math
 from tff_algos.client_work.model_update import model_update
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model
-from tff_algos.templates import composer
+from tff_algos.templates import composer, rounds
 from tff_algos.templates.algorithm import Algorithm
 
 if TYPE_CHECKING:
@@ -110,8 +110,8 @@ def build_scaffold(
   return composer.compose_process(
     model,
     hparams,
-    rounds=composer.Round(client_update, server_update, distribute),
-    aggregators=OrderedDict(model=composer.mean(), control_variate=composer.mean()),
+    rounds=rounds.Round(client_update, server_update, distribute),
+    aggregators=OrderedDict(model=rounds.mean(), control_variate=rounds.mean()),
     init_server=zeros,
     init_client=zeros,
   )

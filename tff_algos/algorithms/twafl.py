@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tff_algos.aggregators.temporal_weighting import TemporalWeightingFactory
 from tff_algos.algorithms import fed_avg
 from tff_algos.client_work import local_training, tree_math
 from tff_algos.client_work.model_update import model_update
 from tff_algos.distributors.partial_broadcast import PartialBroadcast
 from tff_algos.hyper_parameters import HyperParameters, hparam
 from tff_algos.models.functional import Model
-from tff_algos.templates import composer
+from tff_algos.templates import composer, rounds
 from tff_algos.templates.algorithm import Algorithm
 
 if TYPE_CHECKING:
@@ -148,6 +147,9 @@ def build_afl(
 
 def _factory(hparams, num_clients, num_examples, **changed):
   """`(initial values) -> TemporalWeightingFactory`."""
+  # Here, as a class of TFF is its base, without which algorithms can be listed.
+  from tff_algos.aggregators.temporal_weighting import TemporalWeightingFactory
+
   by_examples = hparams.client_weighting == "examples"
   if isinstance(hparams, _Temporal):
     changed = dict(
@@ -165,7 +167,7 @@ def _build_layerwise(model, hparams, factory) -> StatefulProcess:
   layers = PartialBroadcast(model.weight_names, hparams.deep_from)
   cut = {_SHALLOW: layers.shallow, _DEEP: layers.deep}
 
-  def build_round(travelling) -> composer.Round:
+  def build_round(travelling) -> rounds.Round:
     def distribute(variables):
       return OrderedDict((part, cut[part](variables.model)) for part in travelling)
 
@@ -188,7 +190,7 @@ def _build_layerwise(model, hparams, factory) -> StatefulProcess:
       aggregate = OrderedDict(model=tuple(change))
       return fed_avg.move_by_mean(variables, aggregate, num_clients, h)
 
-    return composer.Round(client_update, server_update, distribute)
+    return rounds.Round(client_update, server_update, distribute)
 
   def kind_of_round(rounds_done: int) -> str:
     place = rounds_done % hparams.rounds_in_loop
