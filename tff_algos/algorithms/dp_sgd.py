@@ -2,13 +2,14 @@
 
 Xu et al. (FedReg), ICLR 2022, Table 4. They are the algorithms themselves with
 `privacy.dp_sgd_step` for their local gradient; a term that depends on no example, such as
-FedProx's, is added after the noise. `privacy.accounting` gives epsilon.
+FedProx's, is added after the noise. `privacy.accounting` gives epsilon; what a
+`model_aggregator` does with the messages leaves it as it is.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 from tff_algos.algorithms import fed_avg, fed_curv, fed_prox, fed_sgd
 from tff_algos.models.functional import Model
@@ -18,6 +19,7 @@ from tff_algos.privacy.dp_sgd_step import (
   private_fisher_information,
   private_gradient,
 )
+from tff_algos.templates import rounds
 from tff_algos.templates.algorithm import Algorithm
 
 if TYPE_CHECKING:
@@ -44,35 +46,65 @@ class FedCurvDpSgdHparams(fed_curv.FedCurvHparams, DpSgd):
   """Hyper-parameters of FedCurv by DP-SGD; the Fisher information is private too."""
 
 
-def build_dp_sgd(model: Model, hparams: DpSgdHparams = DpSgdHparams()) -> StatefulProcess:
+def build_dp_sgd(
+  model: Model,
+  hparams: DpSgdHparams = DpSgdHparams(),
+  *,
+  model_aggregator: Optional[rounds.AggregationFactory] = None,
+) -> StatefulProcess:
   """Builds `build_fed_sgd` with a private gradient of each client."""
-  process = fed_sgd.build_fed_sgd(model, hparams, local_gradient=private_gradient)
+  process = fed_sgd.build_fed_sgd(
+    model,
+    hparams,
+    model_aggregator=model_aggregator,
+    local_gradient=private_gradient,
+  )
   return _accounted(process, hparams, releases_per_round=1)
 
 
 def build_fed_avg_dp_sgd(
-  model: Model, hparams: FedAvgDpSgdHparams = FedAvgDpSgdHparams()
+  model: Model,
+  hparams: FedAvgDpSgdHparams = FedAvgDpSgdHparams(),
+  *,
+  model_aggregator: Optional[rounds.AggregationFactory] = None,
 ) -> StatefulProcess:
   """Builds `build_fed_avg` with private gradients in its local steps."""
-  process = fed_avg.build_fed_avg(model, hparams, local_gradient=private_gradient)
+  process = fed_avg.build_fed_avg(
+    model,
+    hparams,
+    model_aggregator=model_aggregator,
+    local_gradient=private_gradient,
+  )
   return _accounted(process, hparams, releases_per_round=hparams.epochs)
 
 
 def build_fed_prox_dp_sgd(
-  model: Model, hparams: FedProxDpSgdHparams = FedProxDpSgdHparams()
+  model: Model,
+  hparams: FedProxDpSgdHparams = FedProxDpSgdHparams(),
+  *,
+  model_aggregator: Optional[rounds.AggregationFactory] = None,
 ) -> StatefulProcess:
   """Builds `build_fed_prox` with private gradients in its local steps."""
-  process = fed_prox.build_fed_prox(model, hparams, local_gradient=private_gradient)
+  process = fed_prox.build_fed_prox(
+    model,
+    hparams,
+    model_aggregator=model_aggregator,
+    local_gradient=private_gradient,
+  )
   return _accounted(process, hparams, releases_per_round=hparams.epochs)
 
 
 def build_fed_curv_dp_sgd(
-  model: Model, hparams: FedCurvDpSgdHparams = FedCurvDpSgdHparams()
+  model: Model,
+  hparams: FedCurvDpSgdHparams = FedCurvDpSgdHparams(),
+  *,
+  model_aggregator: Optional[rounds.AggregationFactory] = None,
 ) -> StatefulProcess:
   """Builds `build_fed_curv` with private gradients and Fisher information."""
   process = fed_curv.build_fed_curv(
     model,
     hparams,
+    model_aggregator=model_aggregator,
     local_gradient=private_gradient,
     fisher_of=private_fisher_information,
   )

@@ -169,7 +169,7 @@ def build_fed_agg(
   Args:
     model: The model to train.
     hparams: The hyper-parameters.
-    model_aggregator: Replaces the weighted mean of the updates.
+    model_aggregator: Replaces the weighted mean of the updates, not of the estimates.
   """
   num_epochs = hparams.epochs
   from_previous = hparams.estimates == "previous_round"

@@ -91,7 +91,8 @@ def build_fed_curv(
   Args:
     model: The model to train.
     hparams: The hyper-parameters.
-    model_aggregator: Replaces the weighted mean of the updates.
+    model_aggregator: Replaces the weighted mean of the updates; the other parts keep
+      their plain sums, from which clients take their own share.
     local_gradient: `(model, h, weights, Batch) -> (gradient, sum of losses)` of a local
       step; default: that of the batch's mean loss.
     fisher_of: `(model, h, weights, examples, seed) -> Weights`, F_j.

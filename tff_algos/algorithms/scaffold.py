@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 import tensorflow as tf
 
@@ -48,6 +48,7 @@ def build_scaffold(
   hparams: ScaffoldHparams = ScaffoldHparams(),
   *,
   num_clients: int,
+  model_aggregator: Optional[rounds.AggregationFactory] = None,
 ) -> StatefulProcess:
   """Builds SCAFFOLD [paper].
 
@@ -62,6 +63,8 @@ def build_scaffold(
     model: The model to train.
     hparams: The hyper-parameters.
     num_clients: N, the number of all clients, taking part in a round or not.
+    model_aggregator: Replaces the weighted mean of the models' updates; the control
+      variates keep their mean, of which they are defined.
 
   Raises:
     ValueError: `num_clients` is not positive.
@@ -111,7 +114,9 @@ def build_scaffold(
     model,
     hparams,
     rounds=rounds.Round(client_update, server_update, distribute),
-    aggregators=OrderedDict(model=rounds.mean(), control_variate=rounds.mean()),
+    aggregators=OrderedDict(
+      model=model_aggregator or rounds.mean(), control_variate=rounds.mean()
+    ),
     init_server=zeros,
     init_client=zeros,
   )

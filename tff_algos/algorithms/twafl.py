@@ -10,9 +10,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from tff_algos.algorithms import fed_avg
 from tff_algos.client_work import local_training, tree_math
@@ -97,6 +98,7 @@ def build_twafl(
   *,
   num_clients: int,
   num_examples: int,
+  sum_factory: Optional[tff.aggregators.UnweightedAggregationFactory] = None,
 ) -> StatefulProcess:
   """Builds TWAFL [paper].
 
@@ -111,11 +113,16 @@ def build_twafl(
     hparams: The hyper-parameters.
     num_clients: The number of all clients, taking part in a round or not.
     num_examples: The examples of all clients together.
+    sum_factory: Replaces the sum of what the round's clients add to the averages, of each
+      part, by another way to sum, such as `tff.aggregators.SecureSumFactory`. There is no
+      `model_aggregator`: the server's sums over all clients' last uploads, from which a
+      client takes its own again, stand no mean and no clipping.
 
   Raises:
-    ValueError: The model's layers cannot be divided, or a number is not positive.
+    ValueError: The model's layers cannot be divided, a number is not positive, or
+      `sum_factory` gives no sum.
   """
-  factory = _factory(hparams, num_clients, num_examples)
+  factory = _factory(hparams, num_clients, num_examples, sum_factory)
   return _build_layerwise(model, hparams, factory)
 
 
@@ -125,9 +132,10 @@ def build_tefl(
   *,
   num_clients: int,
   num_examples: int,
+  sum_factory: Optional[tff.aggregators.UnweightedAggregationFactory] = None,
 ) -> StatefulProcess:
   """Builds TEFL: TWAFL where all layers travel in every round; see `build_twafl`."""
-  factory = _factory(hparams, num_clients, num_examples)
+  factory = _factory(hparams, num_clients, num_examples, sum_factory)
   return fed_avg.build_fed_avg(
     model, hparams, model_aggregator=factory(model.initial_weights)
   )
@@ -139,13 +147,14 @@ def build_afl(
   *,
   num_clients: int,
   num_examples: int,
+  sum_factory: Optional[tff.aggregators.UnweightedAggregationFactory] = None,
 ) -> StatefulProcess:
   """Builds AFL: TWAFL where all last uploads count alike, a = 1; see `build_twafl`."""
-  factory = _factory(hparams, num_clients, num_examples, base=1.0)
+  factory = _factory(hparams, num_clients, num_examples, sum_factory, base=1.0)
   return _build_layerwise(model, hparams, factory)
 
 
-def _factory(hparams, num_clients, num_examples, **changed):
+def _factory(hparams, num_clients, num_examples, sum_factory, **changed):
   """`(initial values) -> TemporalWeightingFactory`."""
   # Here, as a class of TFF is its base, without which algorithms can be listed.
   from tff_algos.aggregators.temporal_weighting import TemporalWeightingFactory
@@ -158,7 +167,9 @@ def _factory(hparams, num_clients, num_examples, **changed):
 
   def make(initial):
     total = num_examples if by_examples else num_clients
-    return TemporalWeightingFactory(initial, total_weight=total, **changed)
+    return TemporalWeightingFactory(
+      initial, total_weight=total, sum_factory=sum_factory, **changed
+    )
 
   return make
 
