@@ -610,7 +610,7 @@ def _train(prepared: Prepared, resume: bool, watcher: Watcher) -> loop.Result:
 
   with _stopping_on_signal() as should_stop:
     try:
-      return loop.run(
+      return loop.simulate(
         prepared.process,
         prepared.loaded.clients,
         prepared.settings,

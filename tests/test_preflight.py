@@ -366,7 +366,7 @@ hparams = tff_algos.FedAvgHparams(epochs=40, learning_rate=1.0)
 process = registry.get("fedavg").builder(model, hparams)
 with tff_algos.create_runtime():
   settings = tff_algos.Settings(rounds=3, clients_per_round=2)
-  print(tff_algos.run(process, clients, settings).records[-1]["train_loss"])
+  print(tff_algos.simulate(process, clients, settings).records[-1]["train_loss"])
 """
   done = _run(sys.executable, "-c", code)
   assert done.returncode == 0, done.stderr

@@ -176,7 +176,7 @@ def test_every_local_step_draws_anew():
   def train(seed):
     draws.clear()
     weights = tuple(map(tf.constant, _FLAT.initial_weights))
-    local_training.train(
+    local_training.train_client(
       _FLAT,
       weights,
       Examples(*map(tf.constant, _EXAMPLES)),

@@ -455,7 +455,7 @@ def test_local_training_of_block_lstm_is_that_of_keras_lstm():
   results = []
   for keras_model in _twins(5, 4):
     model = keras.from_keras(keras_model, spec)
-    train = functools.partial(local_training.train, model)
+    train = functools.partial(local_training.train_client, model)
     trained = tf.function(train, autograph=False)(
       model.initial_weights, examples, hparams, tf.constant([1, 2])
     )

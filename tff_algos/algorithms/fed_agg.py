@@ -209,7 +209,7 @@ def build_fed_agg(
         return tuple(tf.where(field.is_known, p, g) for p, g in shared), total
 
       rate = h.learning_rate if field is None else rates[epoch]
-      return local_training.train(
+      return local_training.train_client(
         model,
         weights,
         examples,

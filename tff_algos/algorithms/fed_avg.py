@@ -69,7 +69,7 @@ def build_fed_avg(
   def client_update(received, client_state, examples, seed, h):
     start = received["model"]
     gradient_of = local_gradient and functools.partial(local_gradient, model, h)
-    result = local_training.train(
+    result = local_training.train_client(
       model, start, examples, h, seed, gradient_of=gradient_of
     )
     return model_update(h.client_weighting, start, result, examples, client_state)

@@ -124,7 +124,7 @@ def build_fed_curv(
       pull = (f * w - v for f, w, v in zip(fisher, weights, fisher_model))
       return tree_math.add_scaled(gradient, 2 * h.curvature, tuple(pull)), carry
 
-    result = local_training.train(
+    result = local_training.train_client(
       model,
       start,
       examples,

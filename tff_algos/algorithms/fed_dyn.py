@@ -87,7 +87,7 @@ def build_fed_dyn(
       del weights
       return tree_math.clip(gradient, h.max_gradient_norm), carry
 
-    result = local_training.train(
+    result = local_training.train_client(
       model,
       start,
       examples,

@@ -154,7 +154,7 @@ def build_fed_gg(
       guided = add_cosine_gradient(gradient, drift, direction, step_length, h)
       return guided, step_length
 
-    result = local_training.train(
+    result = local_training.train_client(
       model,
       start,
       examples,

@@ -156,7 +156,7 @@ def build_adaptive(
 
   def client_update(received, client_state, examples, seed, h):
     start = received["model"]
-    result = local_training.train(model, start, examples, h, seed)
+    result = local_training.train_client(model, start, examples, h, seed)
     return model_update(h.client_weighting, start, result, examples, client_state)
 
   def server_update(variables, aggregate, num_clients, h):

@@ -57,7 +57,7 @@ def build_fed_prox(
     start = received["model"]
     pull = local_training.Pull(tuple(-h.mu * x for x in start), strength=h.mu)
     gradient_of = local_gradient and functools.partial(local_gradient, model, h)
-    result = local_training.train(
+    result = local_training.train_client(
       model, start, examples, h, seed, gradient_of=gradient_of, pull=pull
     )
     return model_update(h.client_weighting, start, result, examples, client_state)

@@ -219,7 +219,7 @@ def _build(model, hparams, model_aggregator, *, modified_gradient) -> StatefulPr
       w_s, w_p = regularize(tree_math.subtract(weights, start), g_s, g_p)
       return tuple(w - w_s * s - w_p * p for w, s, p in zip(weights, g_s, g_p))
 
-    result = local_training.train(
+    result = local_training.train_client(
       model,
       start,
       examples,

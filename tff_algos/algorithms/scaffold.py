@@ -82,7 +82,7 @@ def build_scaffold(
     start, server_variate = received["model"], received["control_variate"]
     correction = tree_math.subtract(server_variate, own_variate)
 
-    result = local_training.train(
+    result = local_training.train_client(
       model, start, examples, h, seed, pull=local_training.Pull(correction)
     )
     if h.option == "I":

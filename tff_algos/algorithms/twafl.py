@@ -184,7 +184,7 @@ def _build_layerwise(model, hparams, factory) -> StatefulProcess:
 
     def client_update(received, own_deep, examples, seed, h):
       start = (*received[_SHALLOW], *received.get(_DEEP, own_deep))
-      result = local_training.train(model, start, examples, h, seed)
+      result = local_training.train_client(model, start, examples, h, seed)
       deep = layers.deep(result.weights)
       update = model_update(h.client_weighting, start, result, examples, deep)
       change, weight = update.message["model"], update.weight["model"]

@@ -100,7 +100,7 @@ def steps_of_epoch(examples: Examples, hparams: PlainSgd) -> tf.Tensor:
   return tf.constant(1) if hparams.batch_size is None else -(-n // hparams.batch_size)
 
 
-def train(
+def train_client(
   model: Model,
   start: Weights,
   examples: Examples,

@@ -78,7 +78,7 @@ class Result(NamedTuple):
   client_states: ClientStateStore
 
 
-def run(
+def simulate(
   process: StatefulProcess,
   clients: ClientDirectory,
   settings: Settings,
