@@ -29,6 +29,7 @@ _PACKAGES = {
   "numpy": "numpy",
   "jax": "jax",
   "jaxlib": "jaxlib",
+  "lazy_loader": "lazy-loader",
   "matplotlib": "matplotlib",
   "scipy": "scipy",
   "sklearn": "scikit-learn",
