@@ -13,8 +13,9 @@ import tensorflow as tf
 
 from tasks import partitions, registry
 from tasks.datasets import dataset, digits
-from tff_algos import client_data, hyper_parameters
+from tff_algos import client_data
 from tff_algos.algorithms import registry as algorithms_registry
+from tff_algos.client_work.local_sgd import WeightedLocalSgd
 from tff_algos.models.functional import ExampleSpec
 
 every_task = pytest.mark.parametrize("name", registry.TASKS)
@@ -92,10 +93,10 @@ def test_default_split_has_the_sizes_of_fedreg(name, size):
 @every_task
 @pytest.mark.parametrize("algorithm", algorithms_registry.ALGORITHMS)
 def test_default_hyper_parameters_are_taken_by_every_algorithm(name, algorithm):
-  cls = algorithms_registry.get(algorithm).hparams_class()
+  cls = algorithms_registry.get(algorithm).hparams_class
   given = registry.TASKS[name].hparams
   assert set(given) >= {"epochs", "batch_size", "learning_rate", "momentum"}
-  hyper_parameters.WeightedLocalSgd(**given)
+  WeightedLocalSgd(**given)
   cls(**{k: v for k, v in given.items() if k in cls.__dataclass_fields__})
 
 
