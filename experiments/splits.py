@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Optional
 
 from experiments import command_line, markdown
 from experiments.run_folder.folder import RunFolder
-from tasks import partitions
 from tasks import registry as tasks_registry
 from tasks.datasets import dataset as dataset_lib
+from tff_algos import partitions
 from tff_algos.diagnostics import heterogeneity
 
 _COLUMNS = ("split", *heterogeneity.Summary._fields, "left_over")
