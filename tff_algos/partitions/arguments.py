@@ -6,13 +6,15 @@ The first argument is the name of the split, with which a message begins.
 from __future__ import annotations
 
 import zlib
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tff_algos.errors import InputError
 
 
-def check_labels(name: str, labels: np.ndarray) -> np.ndarray:
+def check_labels(name: str, labels: NDArray[Any]) -> NDArray[np.int64]:
   """Returns the labels as int64 if they are a vector of integers, and not empty."""
   labels = np.asarray(labels)
   if labels.ndim != 1 or not len(labels) or labels.dtype.kind not in "iu":
@@ -33,8 +35,8 @@ def check_at_least(name: str, parameter: str, value: int, low: int) -> None:
 
 
 def check_disjoint(
-  name: str, labels: np.ndarray, num_clients: int, min_size: int = 1
-) -> np.ndarray:
+  name: str, labels: NDArray[Any], num_clients: int, min_size: int = 1
+) -> NDArray[np.int64]:
   """Checks what the disjoint splits have in common; returns the labels as int64."""
   labels = check_labels(name, labels)
   check_at_least(name, "num_clients", num_clients, 1)
@@ -48,7 +50,7 @@ def check_disjoint(
   return labels
 
 
-def classes(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def classes(labels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
   """Numbers the classes that occur from 0: (class of each example, class sizes)."""
   _, class_of, sizes = np.unique(labels, return_inverse=True, return_counts=True)
   return class_of, sizes

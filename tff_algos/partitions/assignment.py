@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tff_algos.errors import InputError
 from tff_algos.partitions import arguments
@@ -21,13 +23,13 @@ class Partition:
     left_over: int64, ascending, the indices that no client holds.
   """
 
-  clients: tuple[np.ndarray, ...]
-  left_over: np.ndarray
+  clients: tuple[NDArray[np.int64], ...]
+  left_over: NDArray[np.int64]
 
 
 def class_counts(
-  partition: Partition, labels: np.ndarray, num_classes: int
-) -> np.ndarray:
+  partition: Partition, labels: NDArray[Any], num_classes: int
+) -> NDArray[np.int64]:
   """Counts the labels of each class at each client.
 
   Args:
@@ -59,14 +61,14 @@ def class_counts(
   return counts.reshape(num_clients, num_classes).astype(np.int64, copy=False)
 
 
-class _ClientExamples(Mapping[str, tuple[np.ndarray, np.ndarray]]):
+class _ClientExamples(Mapping[str, tuple[NDArray[Any], NDArray[Any]]]):
   """`client_examples`, which copies a client's examples when they are asked for."""
 
-  def __init__(self, partition: Partition, x: np.ndarray, y: np.ndarray):
+  def __init__(self, partition: Partition, x: NDArray[Any], y: NDArray[Any]):
     self._rows = {f"client_{i}": rows for i, rows in enumerate(partition.clients)}
     self._x, self._y = x, y
 
-  def __getitem__(self, client: str) -> tuple[np.ndarray, np.ndarray]:
+  def __getitem__(self, client: str) -> tuple[NDArray[Any], NDArray[Any]]:
     rows = self._rows[client]
     return self._x[rows], self._y[rows]
 
@@ -78,8 +80,8 @@ class _ClientExamples(Mapping[str, tuple[np.ndarray, np.ndarray]]):
 
 
 def client_examples(
-  partition: Partition, x: np.ndarray, y: np.ndarray
-) -> Mapping[str, tuple[np.ndarray, np.ndarray]]:
+  partition: Partition, x: NDArray[Any], y: NDArray[Any]
+) -> Mapping[str, tuple[NDArray[Any], NDArray[Any]]]:
   """The examples of each client, as `tff_algos.write_clients` takes them.
 
   A client's are copied whenever they are asked for, and nowhere kept: the data need
@@ -112,7 +114,7 @@ def _check_is_of(name: str, partition: Partition, number: int, what: str) -> Non
 
 
 def from_counts(
-  counts: np.ndarray, class_of: np.ndarray, rng: np.random.Generator
+  counts: NDArray[np.int64], class_of: NDArray[np.int64], rng: np.random.Generator
 ) -> Partition:
   """Gives client i counts[i, j] random examples of class j."""
   num_clients, num_classes = counts.shape
@@ -126,7 +128,7 @@ def from_counts(
 
 
 def from_owner(
-  owner: np.ndarray, num_clients: int, rng: np.random.Generator
+  owner: NDArray[np.int64], num_clients: int, rng: np.random.Generator
 ) -> Partition:
   """Collects each client's examples in random order; owner -1 is left over."""
   shuffled = rng.permutation(len(owner))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tff_algos.errors import InputError
 from tff_algos.partitions import arguments
 from tff_algos.partitions.assignment import Partition, from_owner
 
 
-def iid(labels: np.ndarray, num_clients: int, *, seed: int) -> Partition:
+def iid(labels: NDArray[Any], num_clients: int, *, seed: int) -> Partition:
   """Shuffles the examples and deals them out; nothing is left over.
 
   Source: recalled (McMahan et al., section 3: MNIST shuffled and dealt to 100 clients
@@ -35,11 +36,11 @@ def iid(labels: np.ndarray, num_clients: int, *, seed: int) -> Partition:
 
 
 def natural(
-  labels: np.ndarray,
+  labels: NDArray[Any],
   num_clients: int,
   *,
   seed: int,
-  groups: Optional[np.ndarray] = None,
+  groups: Optional[NDArray[Any]] = None,
 ) -> Partition:
   """Makes each group of the data a client: a role, a user, a source.
 
@@ -81,7 +82,7 @@ def natural(
 
 
 def shards(
-  labels: np.ndarray, num_clients: int, *, seed: int, shards_per_client: int = 2
+  labels: NDArray[Any], num_clients: int, *, seed: int, shards_per_client: int = 2
 ) -> Partition:
   """Sorts by label, cuts equal shards, deals each client some of them at random.
 
@@ -126,7 +127,7 @@ def shards(
   return from_owner(owner, num_clients, rng)
 
 
-def _check_groups(groups: np.ndarray, num_examples: int) -> np.ndarray:
+def _check_groups(groups: NDArray[Any], num_examples: int) -> NDArray[np.int64]:
   groups = np.asarray(groups)
   if groups.shape != (num_examples,) or groups.dtype.kind not in "iu":
     raise InputError(

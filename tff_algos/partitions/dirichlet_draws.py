@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from tff_algos.errors import InputError
 from tff_algos.partitions import arguments, proportions
@@ -16,7 +19,7 @@ _MAX_DRAWS = 1000
 
 
 def dirichlet(
-  labels: np.ndarray,
+  labels: NDArray[Any],
   num_clients: int,
   *,
   seed: int,
@@ -66,7 +69,7 @@ def dirichlet(
 
 
 def dirichlet_equal(
-  labels: np.ndarray, num_clients: int, *, seed: int, beta: float
+  labels: NDArray[Any], num_clients: int, *, seed: int, beta: float
 ) -> Partition:
   """Gives every client the same size and a class mix p_i ~ Dirichlet(beta).
 
@@ -125,7 +128,7 @@ def _check_beta(name: str, beta: float) -> None:
 
 def _log_dirichlet(
   rng: np.random.Generator, beta: float, shape: tuple[int, int]
-) -> np.ndarray:
+) -> NDArray[np.float64]:
   """Logarithms of rows drawn from the symmetric Dirichlet distribution.
 
   For small beta most entries are too small for a float: a whole column can come out as
@@ -138,4 +141,5 @@ def _log_dirichlet(
   )
   top = log_gamma.max(axis=1, keepdims=True)
   log_sum = top + np.log(np.exp(log_gamma - top).sum(axis=1, keepdims=True))
-  return log_gamma - log_sum
+  log_p: NDArray[np.float64] = log_gamma - log_sum
+  return log_p

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tff_algos.errors import InputError
 from tff_algos.partitions import arguments, proportions
@@ -12,7 +14,7 @@ from tff_algos.partitions.assignment import Partition, from_counts
 
 
 def power_law(
-  labels: np.ndarray,
+  labels: NDArray[Any],
   num_clients: int,
   *,
   seed: int,
@@ -88,7 +90,7 @@ def power_law(
 
 
 def twafl(
-  labels: np.ndarray,
+  labels: NDArray[Any],
   num_clients: int,
   *,
   seed: int,
@@ -165,8 +167,8 @@ def twafl(
 
 
 def _apportion_places(
-  class_sizes: np.ndarray, capacity: np.ndarray, num_places: int
-) -> np.ndarray:
+  class_sizes: NDArray[np.int64], capacity: NDArray[np.int64], num_places: int
+) -> NDArray[np.int64]:
   """How many clients each class serves, for the most even sizes per client.
 
   One after the other goes to the class with the most examples per client so far. All
@@ -180,8 +182,8 @@ def _apportion_places(
 
 
 def _deal_classes(
-  places: np.ndarray, num_clients: int, rng: np.random.Generator
-) -> np.ndarray:
+  places: NDArray[np.int64], num_clients: int, rng: np.random.Generator
+) -> NDArray[np.bool_]:
   """Deals all places to clients at random, to each equally many of different classes.
 
   Systematic sampling: the places that remain lie on a line, in a random order of the

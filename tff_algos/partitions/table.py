@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tff_algos.errors import InputError
 from tff_algos.partitions.assignment import Partition
@@ -108,11 +109,11 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
 
 def partition(
   spec: str,
-  labels: np.ndarray,
+  labels: NDArray[Any],
   num_clients: int,
   seed: int,
   *,
-  groups: Optional[np.ndarray] = None,
+  groups: Optional[NDArray[Any]] = None,
 ) -> Partition:
   """Splits as the command line's form says, for example "shards:shards_per_client=2".
 
