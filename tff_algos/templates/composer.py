@@ -248,7 +248,7 @@ class _Exchange:
       own.read.type_signature.result,
       own.input_type.seed,
     )
-    @tf.function
+    @tf.function(autograph=False)
     def client_work(received, estimates, client_state, examples, seed):
       examples = client_data.Examples(*examples)
       h = hyper_parameters.with_values(own.hparams, received["hparams"])
@@ -376,7 +376,7 @@ class _Exchange:
     )
 
     @tff.tensorflow.computation(own.state_type.member, aggregate_type, np.int32)
-    @tf.function
+    @tf.function(autograph=False)
     def server_work(state, aggregate, num_clients):
       h = hyper_parameters.with_values(own.hparams, state.hparams)
       changes = OrderedDict()
