@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 import tff_algos
 from tasks.models import cnn
 from tff_algos.algorithms import registry
-from tff_algos.runtimes import blocks, in_process, planning
+from tff_algos.runtimes import blocks, execution, planning
 from tff_algos.simulation import seeds
 
 _SPEC = tff_algos.ExampleSpec(tf.TensorSpec([5], tf.float32), tf.TensorSpec([], tf.int32))
@@ -131,7 +131,7 @@ def test_drops_only_the_client_that_is_not_finite(model, monkeypatch, tmp_path):
 
 
 def _work_of(process, num_clients: int):
-  plan = in_process._Plan(process.next)
+  plan = execution.Plan(process.next)
   (work,) = [c.for_clients(num_clients) for _, c, _ in plan._levels if c.requested]
   return work
 
