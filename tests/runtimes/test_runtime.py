@@ -296,6 +296,36 @@ def test_child_processes_start_without_running_this_program_in_a_fork(tmp_path):
     child_process.start(["/bin/absent"], str(tmp_path / "log"))
 
 
+def test_child_processes_work_where_they_are_told_to(tmp_path):
+  log = tmp_path / "log"
+  process = child_process.start(["/bin/pwd"], str(log), cwd=str(tmp_path))
+  assert process.wait() == 0
+  assert log.read_text().strip() == os.path.realpath(tmp_path)
+
+
+@pytest.mark.parametrize(
+  "ending, status",
+  [
+    ("", 0),
+    ("sys.exit(3)", 3),
+    ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+  ],
+)
+def test_children_that_others_start_end_with_this_process(tmp_path, ending, status):
+  program = f"""
+    import os, signal, subprocess, sys
+    from tff_algos.runtimes import child_process
+    child_process.end_children_with_this_process()
+    child = subprocess.Popen(["/bin/sleep", "60"], stdout=subprocess.DEVNULL)
+    print(child.pid, child_process._guards[0].pid, flush=True)
+    {ending}
+  """
+  done = _run_python(program, tmp_path)
+  assert done.returncode == status
+  child, guard = map(int, done.stdout.split())
+  assert _ends(child) and _ends(guard)
+
+
 def test_worker_that_ends_at_once_is_an_error_not_an_endless_wait(tmp_path, monkeypatch):
   monkeypatch.setattr(local_worker, "_BINARY", "/bin/false")
   with pytest.raises(local_worker.WorkerLostError, match="ended at once with status 1"):
@@ -332,7 +362,7 @@ def _run_python(program: str, tmp_path, *arguments: str, **kwargs):
     cwd=tmp_path,
     capture_output=True,
     text=True,
-    timeout=300,
+    timeout=600,
     env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
     **kwargs,
   )
