@@ -99,7 +99,7 @@ def _call_tensorflow(block, argument: Any) -> Any:
     names = tensor_names(proto.parameter)
     leaves = values.flatten(signature.parameter, argument)
     specs = values.specs_of(signature.parameter)
-    inputs.update(zip(names, values.as_tensors(specs, leaves)))
+    inputs.update(zip(names, map(_captured, values.as_tensors(specs, leaves))))
   if proto.session_token_tensor_name:
     inputs[proto.session_token_tensor_name] = tf.constant("")
   names = tensor_names(proto.result)
@@ -110,6 +110,15 @@ def _call_tensorflow(block, argument: Any) -> Any:
     if tensor.dtype != tf.variant:
       tensor.set_shape(spec.shape)
   return values.pack(signature.result, iter(outputs))
+
+
+def _captured(tensor: tf.Tensor) -> tf.Tensor:
+  """The tensor in the graph that is being traced, which may be the body of a loop.
+
+  TensorFlow captures what operations of Python take, not what a graph is imported with.
+  """
+  is_here = getattr(tensor, "graph", None) is tf.compat.v1.get_default_graph()
+  return tensor if is_here else tf.identity(tensor)
 
 
 def _take_functions(graph_def: tf.compat.v1.GraphDef) -> None:
