@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import threading
+from concurrent import futures
+
 import numpy as np
 import problems
 import pytest
@@ -100,3 +104,26 @@ def test_correlation_by_hand():
   # (-2, -1, 1, 2) and (-1, 1, -1, 1): 2 - 1 - 1 + 2 = 2, over sqrt(10 * 4).
   assert fisher.correlation(a, np.array([0.0, 2, 0, 2])) == pytest.approx(2 / 40**0.5)
   assert np.isnan(fisher.correlation(a, np.ones(4)))
+
+
+def test_threads_find_what_they_call_traced(in_process, problem):
+  callers = []
+
+  def predict(*arguments):
+    callers.append(threading.current_thread())
+    return problem.model.predict(*arguments)
+
+  model = dataclasses.replace(problem.model, predict=predict)
+  of_clients = fisher.build_fisher(model)
+  of_pseudo_data = fisher.build_pseudo_fisher(model, fed_reg.FedRegHparams())
+  path = problem.directory.path("1")
+  client_input = ClientInput(path, problems.client_seed(0, 0, 1))
+  start = model.initial_weights
+
+  def call(_):
+    of_clients(start, [path])
+    of_pseudo_data(start, client_input)
+
+  with futures.ThreadPoolExecutor(4) as pool:
+    list(pool.map(call, range(4)))
+  assert set(callers) == {threading.current_thread()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import types
 
 import numpy as np
@@ -108,3 +109,25 @@ def test_algorithms_whose_clients_send_no_whole_model_are_refused(problem, work,
   process = types.SimpleNamespace(client_work=work, next_fns=dict.fromkeys(kinds))
   with pytest.raises(ValueError, match="send their whole model"):
     forgetting.build_local_models(problem.model, process)
+
+
+def test_threads_find_what_they_call_traced(in_process, problem, start):
+  process = fed_curv.build_fed_curv(problem.model)
+  work, callers = process.client_work, []
+
+  def watch(*arguments):
+    callers.append(threading.current_thread())
+    return work(*arguments)
+
+  watched = types.SimpleNamespace(
+    client_work=watch,
+    next_fns=process.next_fns,
+    initialize=process.initialize,
+    initialize_client=process.initialize_client,
+  )
+  train = forgetting.build_local_models(problem.model, watched)
+  state = process.initialize()
+  own = [process.initialize_client()] * 5
+  assert len(train(state.variables, own, _inputs(problem, range(5)))) == 5
+  train(state.variables, own, _inputs(problem, range(5)))
+  assert set(callers) == {threading.current_thread()}

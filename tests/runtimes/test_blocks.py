@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 import tff_algos
 from tasks.models import cnn
 from tff_algos.algorithms import registry
-from tff_algos.runtimes import blocks, in_process, planning
+from tff_algos.runtimes import blocks, execution, planning
 from tff_algos.simulation import seeds
 
 _SPEC = tff_algos.ExampleSpec(tf.TensorSpec([5], tf.float32), tf.TensorSpec([], tf.int32))
@@ -131,7 +131,7 @@ def test_drops_only_the_client_that_is_not_finite(model, monkeypatch, tmp_path):
 
 
 def _work_of(process, num_clients: int):
-  plan = in_process._Plan(process.next)
+  plan = execution.Plan(process.next)
   (work,) = [c.for_clients(num_clients) for _, c, _ in plan._levels if c.requested]
   return work
 
@@ -239,6 +239,32 @@ def test_results_of_unknown_shapes_are_left_to_one_client_after_another(few_are_
     found = compute([1, 3, 2])
   for n, value in zip([1, 3, 2], found):
     np.testing.assert_array_equal(value, [np.arange(n), 2 * np.arange(n)])
+
+
+def test_a_reading_may_depend_on_what_was_broadcast(few_are_enough):
+  draw = tff.tensorflow.computation(lambda n, m: tf.range(n) + m, (np.int32, np.int32))
+  total = tff.tensorflow.computation(
+    lambda values: tf.reduce_sum(values), tff.TensorType(np.int32, [None])
+  )
+  at_server = tff.FederatedType(np.int32, tff.SERVER)
+
+  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS), at_server)
+  def compute(numbers, sent):
+    sent = tff.federated_broadcast(sent)
+    own = tff.federated_map(total, tff.federated_map(draw, (numbers, sent)))
+    same = tff.federated_map(total, tff.federated_map(draw, (sent, sent)))
+    return own, same
+
+  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS), at_server)
+  def compute_the_same(numbers, sent):
+    sent = tff.federated_broadcast(sent)
+    return tff.federated_map(total, tff.federated_map(draw, (sent, sent))), numbers
+
+  with tff_algos.create_runtime():
+    own, same = compute([1, 3, 2], 10)
+    assert own == [10, 33, 21] and same == [145] * 3
+    # Nothing differs from client to client.
+    assert compute_the_same([1, 3, 2], 10) == ([145] * 3, [1, 3, 2])
 
 
 # --- What TensorFlow cannot vectorise by itself ----------------------------------------

@@ -20,7 +20,7 @@ _PROGRAM = """
   tf.config.set_logical_device_configuration(cpu, four)
 
   import tff_algos
-  from tff_algos.runtimes import in_process, planning
+  from tff_algos.runtimes import accumulation, planning
   from tff_algos.simulation import seeds
 
   spec = tff_algos.ExampleSpec(
@@ -43,7 +43,7 @@ _PROGRAM = """
 
   used = collections.Counter()
   at_server = set()
-  run_step, add = planning.Step.run, planning.Accumulation.add
+  run_step, add = planning.Step.run, accumulation.Accumulation.add
 
   def short(tensor):
     return tensor.device.rpartition("/device:")[2]
@@ -60,7 +60,7 @@ _PROGRAM = """
     at_server.update(map(short, totals))
     return totals
 
-  planning.Step.run, planning.Accumulation.add = watched_run, watched_add
+  planning.Step.run, accumulation.Accumulation.add = watched_run, watched_add
 
   def weights(devices):
     used.clear()

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import collections
 import threading
+import time
+from concurrent import futures
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.runtimes import compiler, in_process, runtime
+from tff_algos.runtimes import (
+  accumulation,
+  compiler,
+  execution,
+  planning,
+  private_apis,
+  runtime,
+  tracing,
+)
 
 _INTS = tff.FederatedType(np.int32, tff.CLIENTS)
 _FLOATS = tff.FederatedType(np.float32, tff.CLIENTS)
@@ -58,6 +68,120 @@ def test_a_broadcast_of_an_aggregate_starts_a_second_exchange():
     return tff.federated_mean(tff.federated_map(squared_distance, (x, mean)))
 
   assert variance([1.0, 3.0, 5.0]) == pytest.approx(8 / 3)
+
+
+def _tenfold_total():
+  """Ten times the sum, by the `report` of an aggregation."""
+  pair = (np.int32, np.int32)
+  add = tff.tensorflow.computation(lambda x, y: x + y, pair)
+  tenfold = tff.tensorflow.computation(lambda x: 10 * x, np.int32)
+  return lambda values: tff.federated_aggregate(values, 0, add, add, tenfold)
+
+
+def test_every_use_of_an_aggregate_gets_what_was_reported():
+  tenfold_total = _tenfold_total()
+
+  @tff.federated_computation(_INTS)
+  def compute(x):
+    total = tenfold_total(x)
+    sent = tff.federated_broadcast(total)
+    return total, sent, tff.federated_sum(sent), tenfold_total(sent), {"again": total}
+
+  total, sent, summed, again, named = compute([1, 2, 3])
+  assert (total, sent, summed, again) == (60, 60, 180, 1800)
+  assert named == {"again": 60}
+
+
+def test_results_may_be_empty_or_nowhere():
+  double = tff.tensorflow.computation(lambda x: 2 * x, np.int32)
+
+  @tff.federated_computation(_INTS)
+  def compute(x):
+    return tff.federated_sum(x), (), {"a": double(4), "b": ((), ())}
+
+  assert compute([1, 2]) == (3, (), {"a": 8, "b": ((), ())})
+
+
+def test_what_is_equal_for_all_clients_is_one_value():
+  @tff.tensorflow.computation(np.int32, np.int32)
+  def add(x, y):
+    return x + y
+
+  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS, True), _INTS)
+  def compute(same, own):
+    constant = tff.federated_value(7, tff.CLIENTS)
+    return (
+      same,
+      constant,
+      tff.federated_sum(tff.federated_map(add, (same, own))),
+    )
+
+  assert compute(5, [1, 2]) == (5, 7, 13)
+  assert compute(5, []) == (5, 7, 0)
+
+
+def test_a_map_of_what_is_equal_for_all_clients_is_one_value():
+  same = tff.FederatedType(np.int32, tff.CLIENTS, all_equal=True)
+  double = tff.tensorflow.computation(lambda x: 2 * x, np.int32).to_building_block()
+  # Only compilers make this operator.
+  signature = tff.FunctionType([double.type_signature, same], same)
+  operator = tff.framework.Intrinsic("federated_map_all_equal", signature)
+  argument = tff.framework.Reference("x", same)
+  call = tff.framework.Call(operator, tff.framework.Struct([double, argument]))
+  block = tff.framework.Lambda("x", same, call)
+  assert tff.framework.ConcreteComputation.from_building_block(block)(4) == 8
+
+
+def test_a_value_that_is_drawn_is_the_same_for_all_clients():
+  draw = tff.tensorflow.computation(lambda: tf.random.uniform([]))
+  keep = tff.tensorflow.computation(lambda x: x, np.float32)
+
+  @tff.federated_computation(_INTS)
+  def compute(x):
+    drawn = tff.federated_value(draw(), tff.CLIENTS)
+    return tff.federated_map(keep, drawn), x, drawn
+
+  each, _, drawn = compute([1, 2, 3])
+  assert each == [drawn] * 3
+
+
+def _aggregate_of(types, function) -> planning.Node:
+  """An aggregate of values that are accumulated by a function, without a wrapper."""
+  accumulate = tff.tensorflow.computation(function, types).to_building_block()
+  total, value = accumulate.type_signature.parameter
+  clients = planning.Node("argument", tff.FederatedType(value, tff.CLIENTS))
+  detail = None, tracing.Lazy(accumulate, {})
+  server = tff.FederatedType(total, tff.SERVER)
+  return planning.Node("aggregate", server, [clients], detail)
+
+
+_PAIR = (np.int32, np.int32)
+_PAIRS = (_PAIR, _PAIR)
+
+
+@pytest.mark.parametrize(
+  "types, accumulate, is_sum",
+  [
+    (_PAIR, lambda x, y: x + y, True),
+    (_PAIR, lambda x, y: tf.identity(y) + tf.identity(x), True),
+    (_PAIR, tf.function(lambda x, y: x + y), True),
+    (_PAIR, tf.function(lambda x, y: tf.function(lambda z: z + y)(x)), True),
+    (_PAIRS, lambda x, y: (x[0] + y[0], x[1] + y[1]), True),
+    (_PAIRS, tf.function(lambda x, y: (y[0] + x[0], x[1] + y[1])), True),
+    (_PAIRS, lambda x, y: (x[0] + y[1], x[1] + y[0]), False),
+    (_PAIRS, tf.function(lambda x, y: (x[1] + y[1], x[0] + y[0])), False),
+    (_PAIRS, lambda x, y: (x[0] + y[0], x[1] + y[1] + y[0]), False),
+    (_PAIR, lambda x, y: x + x, False),
+    (_PAIR, lambda x, y: y + y, False),
+    (_PAIR, lambda x, y: x + y + 1, False),
+    (_PAIR, lambda x, y: x - y, False),
+    (_PAIR, lambda x, y: tf.identity(x), False),
+    ((np.str_, np.str_), lambda x, y: x + y, False),
+    ((tff.TensorType(np.int32, [2]), np.int32), lambda x, y: x + y, False),
+  ],
+)
+def test_knows_what_is_a_sum(types, accumulate, is_sum):
+  assert accumulation._is_sum(_aggregate_of(types, accumulate)) == is_sum
 
 
 def test_client_values_are_kept_from_one_exchange_to_the_next():
@@ -181,13 +305,13 @@ def test_two_computations_may_use_one_function_name_for_two_functions():
 
 def test_plans_a_computation_once(monkeypatch):
   planned = []
-  original = in_process._Plan
+  original = execution.Plan
 
   def count(*arguments):
     planned.append(arguments)
     return original(*arguments)
 
-  monkeypatch.setattr(in_process, "_Plan", count)
+  monkeypatch.setattr(execution, "Plan", count)
 
   @tff.tensorflow.computation(np.int32)
   def add_one(x):
@@ -213,6 +337,49 @@ def test_works_on_several_clients_at_once():
     return tff.federated_sum(tff.federated_map(wait, x))
 
   assert total([1, 2, 3, 4]) == 10
+
+
+@pytest.mark.parametrize("num_clients", [5, 50])
+def test_client_threads_find_what_they_call_traced(num_clients, monkeypatch):
+  callers = []
+  original = planning.Step.trace
+
+  def watch(step, *flat):
+    callers.append(threading.current_thread())
+    return original(step, *flat)
+
+  monkeypatch.setattr(planning.Step, "trace", watch)
+  count = tff.tensorflow.computation(lambda n: tf.range(n), np.int32)
+  total = tff.tensorflow.computation(
+    lambda v: tf.reduce_sum(v), tff.TensorType(np.int32, [None])
+  )
+
+  @tff.federated_computation(_INTS)
+  def compute(x):
+    return tff.federated_map(total, tff.federated_map(count, x))
+
+  assert compute([3] * num_clients) == [3] * num_clients
+  assert set(callers) == {threading.current_thread()}
+
+
+def test_what_several_threads_ask_for_at_once_is_traced_once():
+  barrier = threading.Barrier(4, timeout=30)
+  traces = []
+
+  def trace(x):
+    traces.append(x)
+    time.sleep(0.1)
+    return [x + 1]
+
+  function = tracing.Function(trace, [tf.TensorSpec([], tf.int32)])
+
+  def call(x):
+    barrier.wait()
+    return int(function(tf.constant(x))[0])
+
+  with futures.ThreadPoolExecutor(4) as pool:
+    assert list(pool.map(call, range(4))) == [1, 2, 3, 4]
+  assert len(traces) == 1
 
 
 def test_an_error_of_one_client_ends_the_round():
@@ -248,6 +415,55 @@ def test_refuses_secure_sums_by_name():
 
   with pytest.raises(compiler.UnsupportedComputationError, match="secure"):
     secure([1, 2])
+
+
+@pytest.mark.parametrize(
+  "wrong",
+  [
+    tff.structure.Struct.unnamed(1, 2),
+    tff.structure.Struct.named(a=1, b=2),
+    {"a": 1, "b": 2},
+    collections.namedtuple("Pair", ["a", "b"])(1, 2),
+    7,
+    "12",
+  ],
+)
+def test_refuses_what_is_no_list_of_clients(wrong):
+  @tff.federated_computation(_INTS, tff.FederatedType(np.int32, tff.SERVER))
+  def total(x, y):
+    return tff.federated_sum(x), y
+
+  context = private_apis.default_context()
+  # TFF's own checks of arguments come before a context's, and let some of these through.
+  with pytest.raises(TypeError, match="takes a list with one value for each client"):
+    context.invoke(total, tff.structure.Struct.unnamed(wrong, 5))
+
+
+def test_refuses_other_fields_than_those_of_the_type():
+  @tff.tensorflow.computation(collections.OrderedDict(a=np.int32, b=np.int32))
+  def minus(value):
+    return value["a"] - value["b"]
+
+  context = private_apis.default_context()
+  assert context.invoke(minus, tff.structure.Struct.named(b=3, a=5)) == 2
+  for wrong in ({"a": 1, "b": 2, "c": 3}, {"a": 1, "c": 2}, (1, 2, 3), 4):
+    with pytest.raises(TypeError, match="Expected a value of type <a=int32,b=int32>"):
+      context.invoke(minus, wrong)
+
+
+def test_refuses_a_list_for_a_data_set():
+  @tff.tensorflow.computation(tff.SequenceType(np.int32))
+  def total(numbers):
+    return numbers.reduce(0, lambda x, y: x + y)
+
+  with pytest.raises(TypeError, match=r"takes a tf\.data\.Dataset .* found list"):
+    total([1, 2])
+
+
+def test_refuses_to_return_a_data_set():
+  count = tff.tensorflow.computation(lambda n: tf.data.Dataset.range(n), np.int64)
+  with pytest.raises(compiler.UnsupportedComputationError, match="returns no data sets"):
+    count(3)
 
 
 def test_refuses_arguments_for_different_numbers_of_clients():

@@ -98,6 +98,20 @@ def test_results_may_be_anywhere():
   assert found == ([11.0, 12.0, 13.0], (10.0, 36.0), 46.0, [1.0, 2.0, 3.0])
 
 
+@pytest.mark.parametrize("num_parts", [1, 2])
+def test_parts_are_merged_before_the_report(num_parts):
+  integer = tff.FederatedType(np.int32, tff.CLIENTS)
+  pair = (np.int32, np.int32)
+  add = tff.tensorflow.computation(lambda x, y: x + y, pair)
+  square = tff.tensorflow.computation(lambda x: x * x, np.int32)
+
+  @tff.federated_computation(integer)
+  def squared_total(values):
+    return tff.federated_aggregate(values, 0, add, add, square)
+
+  assert _run_in_parts(squared_total, [([1, 2, 3])], num_parts) == (36, num_parts)
+
+
 def test_without_an_aggregation_there_is_nothing_to_join():
   @tff.federated_computation(_AT_CLIENTS)
   def double(values):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import itertools
 import os
 import signal
 import subprocess
@@ -15,12 +16,18 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tff_algos.runtimes import child_process, local_worker, runtime
+from tff_algos.runtimes import child_process, local_worker, private_apis, runtime
 
 
 @tff.tensorflow.computation(np.int32)
 def _add_one(x):
   return x + 1
+
+
+@tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+def _sum_at_clients(values):
+  """What the clients make of their values is added up."""
+  return tff.federated_sum(tff.federated_map(_add_one, values))
 
 
 def _is_alive(process_id: int) -> bool:
@@ -61,38 +68,190 @@ def test_refuses_an_unknown_name_and_lists_the_known():
     runtime.create_runtime("inprocess")
 
 
-def test_closing_brings_back_the_runtime_before():
-  with runtime.create_runtime("in_process"):
-    with runtime.create_runtime("in_process"):
+class _Named(tff.framework.SyncContext):
+  """A context that gives its name as the result of everything."""
+
+  def __init__(self, name: str):
+    self.name = name
+
+  def invoke(self, comp, arg):
+    return self.name
+
+
+@pytest.fixture
+def outside():
+  """A default context that is none of ours; computations return "outside" on it."""
+  before = private_apis.default_context()
+  tff.framework.set_default_context(_Named("outside"))
+  yield
+  assert _add_one(0) == "outside"
+  tff.framework.set_default_context(before)
+
+
+def test_leaving_brings_back_the_context_before(outside):
+  with runtime.create_runtime():
+    with runtime.create_runtime():
       assert _add_one(1) == 2
+    assert _add_one(2) == 3
+    with pytest.raises(ZeroDivisionError), runtime.create_runtime():
+      _ = 1 / 0
+    assert _add_one(3) == 4
+  assert _add_one(4) == "outside"
+
+
+def test_closing_brings_back_the_context_before(outside):
+  running = runtime.create_runtime().install()
+  assert _add_one(1) == 2
+  running.close()
+  assert _add_one(2) == "outside"
+  running.close()
+
+
+def test_closing_what_is_not_installed_changes_nothing(outside):
+  runtime.create_runtime().close()
+  assert _add_one(1) == "outside"
+  other = runtime.create_runtime()
+  with runtime.create_runtime():
+    other.close()
     assert _add_one(2) == 3
 
 
-def test_a_runtime_that_was_installed_twice_is_gone_when_closed():
-  with runtime.create_runtime("in_process"):
-    twice = runtime.create_runtime("in_process")
-    twice.install()
-    twice.install()
-    twice.close()
-    assert _add_one(3) == 4
-    with pytest.raises(RuntimeError, match="create another"):
-      twice.install()
+@pytest.mark.parametrize("order", itertools.permutations(range(3)))
+def test_runtimes_are_closed_in_any_order(outside, order):
+  running = [runtime.create_runtime().install() for _ in range(3)]
+  still_open = {0, 1, 2}
+  for place in order:
+    running[place].close()
+    still_open.remove(place)
+    in_force = private_apis.default_context()
+    last = running[max(still_open)].context if still_open else None
+    assert in_force is last or (last is None and _add_one(1) == "outside")
 
 
-def test_without_a_runtime_the_error_says_how_to_get_one(tmp_path):
-  program = """
-    import numpy as np, tensorflow_federated as tff, tff_algos
-    comp = tff.tensorflow.computation(lambda x: x + 1, np.int32)
-    with tff_algos.create_runtime():
-      assert comp(1) == 2
-    try:
-      comp(1)
-    except RuntimeError as error:
-      print(error)
-  """
-  done = _run_python(program, tmp_path)
-  assert "create_runtime().install()" in done.stdout
-  assert done.stderr == ""
+def test_a_runtime_is_left_as_often_as_it_was_entered(outside):
+  running = runtime.create_runtime()
+  with running:
+    with running:
+      assert _add_one(1) == 2
+    assert _add_one(2) == 3
+    running.install()
+    running.install()
+  assert _add_one(3) == 4  # Two of the installations are left.
+  running.close()
+  assert _add_one(4) == "outside"
+
+
+def test_a_runtime_can_be_entered_again(outside):
+  running = runtime.create_runtime(num_threads=2)
+  for _ in range(3):
+    with running:
+      assert _sum_at_clients([1, 2, 3]) == 9
+    assert _add_one(1) == "outside"
+
+
+def test_the_worker_is_started_again(outside, tmp_path):
+  running = runtime.create_runtime("local_worker", worker_log=str(tmp_path / "log"))
+  (first,) = _own_workers()
+  with running:
+    assert _add_one(1) == 2
+  assert _ends(first)
+  with running:
+    (second,) = _own_workers()
+    assert second != first
+    assert _add_one(1) == 2
+    assert _sum_at_clients([1, 2, 3]) == 9
+  assert _ends(second)
+
+
+def test_refuses_to_be_installed_under_another_context(outside):
+  running = runtime.create_runtime()
+  with tff.framework.get_context_stack().install(_Named("above")):
+    with pytest.raises(RuntimeError, match="Another TFF context is in force"):
+      running.install()
+    assert _add_one(1) == "above"
+  running.close()
+
+
+def test_threads_have_their_own(outside):
+  running = runtime.create_runtime()
+  found = []
+
+  def work():
+    with running:
+      found.append(_add_one(1))
+      running.close()
+    with running:
+      found.append(_add_one(2))
+
+  with runtime.create_runtime():
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [2, 3]
+    assert _add_one(5) == 6
+
+
+def test_what_was_closed_elsewhere_says_so(outside):
+  running = runtime.create_runtime().install()
+  thread = threading.Thread(target=running.close)
+  thread.start()
+  thread.join()
+  with pytest.raises(RuntimeError, match="was closed: install it again"):
+    _add_one(1)
+  with running:
+    assert _add_one(1) == 2
+
+
+_BESIDE_PLAIN_TFF = """
+  import sys, numpy as np, tensorflow as tf, tensorflow_federated as tff, tff_algos
+  sys.path.insert(0, sys.argv[1])
+  import test_runtime
+  spec = tf.TensorSpec([None, 2], tf.float32), tf.TensorSpec([None], tf.float32)
+  model = tff.learning.models.FunctionalModel(
+    initial_weights=((np.zeros([2], np.float32),), ()),
+    predict_on_batch_fn=tf.function(lambda w, x, training: tf.linalg.matvec(x, w[0][0])),
+    loss_fn=tf.function(lambda found, y, weight=None: tf.reduce_mean((found - y) ** 2)),
+    input_spec=spec,
+  )
+  process = tff.learning.algorithms.build_weighted_fed_avg(
+    model, client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.1)
+  )
+  x = np.array([[1, 0], [0, 1]], np.float32)
+  data = [
+    tf.data.Dataset.from_tensors((x, np.array(y, np.float32))) for y in ([1, 2], [3, 4])
+  ]
+
+  def train():
+    state = process.next(process.initialize(), data).state
+    print(*process.get_model_weights(state).trainable[0], *test_runtime._own_workers())
+
+  train()
+  with tff_algos.create_runtime() as ours:
+    train()
+  train()
+  one, two = tff_algos.create_runtime().install(), tff_algos.create_runtime().install()
+  one.close()
+  train()
+  two.close()
+  train()
+  with ours, tff_algos.create_runtime("local_worker"):
+    train()
+  train()
+"""
+
+
+def test_beside_plain_tff(tmp_path):
+  done = _run_python(_BESIDE_PLAIN_TFF, tmp_path, os.path.dirname(__file__))
+  assert done.returncode == 0, done.stderr
+  lines = [line.split() for line in done.stdout.splitlines()]
+  # The mean of the clients' weights, 0.1 times the mean of their labels.
+  weights = np.array([line[:2] for line in lines], float)
+  np.testing.assert_allclose(weights, [[0.2, 0.3]] * 7, rtol=1e-6)
+  # TFF's own worker from the first round on, once ours beside it.
+  workers = [line[2:] for line in lines]
+  assert [len(each) for each in workers] == [1] * 5 + [2, 1]
+  assert all(_ends(int(worker)) for worker in {w for each in workers for w in each})
+  assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
 
 
 def test_worker_runs_and_ends_with_its_runtime(tmp_path):
@@ -107,6 +266,7 @@ def test_worker_runs_and_ends_with_its_runtime(tmp_path):
 
 
 def test_worker_that_died_is_replaced_a_bounded_number_of_times(tmp_path):
+  before = private_apis.default_context()
   worker = local_worker.LocalWorker(str(tmp_path / "log"), max_restarts=1)
   try:
     tff.framework.set_default_context(worker.context)
@@ -122,7 +282,7 @@ def test_worker_that_died_is_replaced_a_bounded_number_of_times(tmp_path):
       _add_one(3)
   finally:
     worker.close()
-    runtime.create_runtime().install().close()
+    tff.framework.set_default_context(before)
 
 
 def test_child_processes_start_without_running_this_program_in_a_fork(tmp_path):
@@ -134,6 +294,36 @@ def test_child_processes_start_without_running_this_program_in_a_fork(tmp_path):
   assert not forks
   with pytest.raises(FileNotFoundError, match="no program /bin/absent"):
     child_process.start(["/bin/absent"], str(tmp_path / "log"))
+
+
+def test_child_processes_work_where_they_are_told_to(tmp_path):
+  log = tmp_path / "log"
+  process = child_process.start(["/bin/pwd"], str(log), cwd=str(tmp_path))
+  assert process.wait() == 0
+  assert log.read_text().strip() == os.path.realpath(tmp_path)
+
+
+@pytest.mark.parametrize(
+  "ending, status",
+  [
+    ("", 0),
+    ("sys.exit(3)", 3),
+    ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+  ],
+)
+def test_children_that_others_start_end_with_this_process(tmp_path, ending, status):
+  program = f"""
+    import os, signal, subprocess, sys
+    from tff_algos.runtimes import child_process
+    child_process.end_children_with_this_process()
+    child = subprocess.Popen(["/bin/sleep", "60"], stdout=subprocess.DEVNULL)
+    print(child.pid, child_process._guards[0].pid, flush=True)
+    {ending}
+  """
+  done = _run_python(program, tmp_path)
+  assert done.returncode == status
+  child, guard = map(int, done.stdout.split())
+  assert _ends(child) and _ends(guard)
 
 
 def test_worker_that_ends_at_once_is_an_error_not_an_endless_wait(tmp_path, monkeypatch):
@@ -166,13 +356,13 @@ def test_worker_refuses_to_start_in_a_thread(tmp_path):
   assert "main thread" in caught[0]
 
 
-def _run_python(program: str, tmp_path, **kwargs):
+def _run_python(program: str, tmp_path, *arguments: str, **kwargs):
   return subprocess.run(
-    [sys.executable, "-c", textwrap.dedent(program)],
+    [sys.executable, "-c", textwrap.dedent(program), *arguments],
     cwd=tmp_path,
     capture_output=True,
     text=True,
-    timeout=120,
+    timeout=600,
     env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
     **kwargs,
   )

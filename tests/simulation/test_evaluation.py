@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import threading
 from collections import OrderedDict
+from concurrent import futures
 
 import numpy as np
 import pytest
@@ -123,3 +126,20 @@ def test_sums_lose_nothing_over_many_examples():
   exact = bias.astype(np.float64)
   expected = np.log(np.exp(exact).sum()) - exact[0]
   assert found["loss"] == pytest.approx(expected, rel=1e-7)
+
+
+def test_threads_find_what_they_call_traced():
+  model = _softmax_regression()
+  callers = []
+
+  def predict(*arguments):
+    callers.append(threading.current_thread())
+    return model.predict(*arguments)
+
+  watched = dataclasses.replace(model, predict=predict)
+  x, y = _pictures(2345)
+  means = evaluation.build_means(watched)
+  with futures.ThreadPoolExecutor(4) as pool:
+    found = list(pool.map(lambda _: means(_weights(), x, y), range(4)))
+  assert found == [means(_weights(), x, y)] * 4
+  assert callers == [threading.current_thread()]

@@ -22,6 +22,8 @@ from tff_algos.client_work import gradients, tree_math
 from tff_algos.models.functional import Model, Weights
 from tff_algos.templates.rounds import ServerVariables
 
+_PATH = tf.TensorSpec([], tf.string)
+
 
 class PseudoFisher(NamedTuple):
   """Of one client of FedReg.
@@ -57,13 +59,15 @@ def build_fisher(model: Model) -> Callable[[Weights, Sequence[str]], np.ndarray]
     these clients together, of the squared gradient of the label's log-likelihood.
   """
 
-  @tf.function
+  @tf.function(input_signature=[_specs_of(model), _PATH])
   def of_client(weights, path):
     examples = client_data.read(path, model.example_spec)
     return sum_of_squares(model, weights, examples), tf.shape(examples.y)[0]
 
+  of_client.get_concrete_function()  # Traced before several threads ask for it.
+
   def fisher(weights, paths):
-    parts = [of_client(weights, tf.constant(path)) for path in paths]
+    parts = [of_client(tuple(weights), tf.constant(path)) for path in paths]
     return sum(_vector(total) for total, _ in parts) / sum(int(n) for _, n in parts)
 
   return fisher
@@ -99,7 +103,7 @@ def build_pseudo_fisher(
     model, preprocess=lambda x: x, example_losses=model.soft_targets.losses
   )
 
-  @tf.function
+  @tf.function(input_signature=[_specs_of(model), _PATH, tf.TensorSpec([2], tf.int32)])
   def of_client(start, path, seed):
     examples = client_data.read(path, model.example_spec)
     message = work(ServerVariables(start, ()), (), examples, seed).message
@@ -109,12 +113,18 @@ def build_pseudo_fisher(
     total = sum_of_squares(on_pseudo_data, weights, pseudo_examples)
     return weights, total, tf.shape(examples.y)[0]
 
+  of_client.get_concrete_function()  # Traced before several threads ask for it.
+
   def pseudo_fisher(start, client_input):
     start = tuple(map(tf.convert_to_tensor, start))
     weights, total, n = of_client(start, *map(tf.constant, client_input))
     return PseudoFisher(weights, _vector(total) / int(n))
 
   return pseudo_fisher
+
+
+def _specs_of(model: Model) -> tuple[tf.TensorSpec, ...]:
+  return tuple(tf.TensorSpec(w.shape, tf.float32) for w in model.initial_weights)
 
 
 def _vector(values: Weights) -> np.ndarray:

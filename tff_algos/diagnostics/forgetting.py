@@ -82,10 +82,15 @@ def build_local_models(model: Model, process: StatefulProcess) -> LocalModels:
       tf.convert_to_tensor, (variables, list(client_states))
     )
 
-    def of_client(client_state, client_input):
-      path, seed = map(tf.constant, client_input)
-      return train(variables, client_state, path, seed)
+    def arguments(client_state, client_input):
+      return variables, client_state, *map(tf.constant, client_input)
 
+    def of_client(client_state, client_input):
+      return train(*arguments(client_state, client_input))
+
+    for first in zip(client_states[:1], client_inputs):
+      # Its containers may be others than above; traced before several threads ask for it.
+      train.get_concrete_function(*arguments(*first))
     # Operations may have one core each: other clients use the others.
     with futures.ThreadPoolExecutor() as pool:
       return list(pool.map(of_client, client_states, client_inputs))

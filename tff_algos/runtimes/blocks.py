@@ -18,19 +18,13 @@ The rule, which looks at the computation only:
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Mapping
 from typing import Optional
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.ops.parallel_for.pfor import (
-  RegisterPFor,
-  _pfor_converter_registry,
-  wrap,
-)
 
-from tff_algos.runtimes import planning
+from tff_algos.runtimes import planning, private_apis, tracing, values
 from tff_algos.runtimes.planning import Node
 
 # Dense networks of 8 thousand to 400 thousand weights took 0.2 to 1.0 of the time of one
@@ -61,14 +55,19 @@ class Blocks:
     self._reading = planning.Step(readings, is_given)
     self._work = work
     self.requested = work.requested
-    self._shapes = [s for n in readings for s in planning.specs_of(n.type)]
+    self._shapes = [s for n in readings for s in values.specs_of(n.type)]
     self.inputs = list(
       dict.fromkeys(
         [*self._reading.inputs, *(n for n in work.inputs if n not in readings)]
       )
     )
-    self._functions: dict[str, Callable] = {}
-    self._tracing = threading.Lock()
+    self._read = self._function(self._trace_read, self._reading.inputs)
+    self._do_work = self._function(self._trace_work, self._work.inputs)
+
+  def prepare(self) -> None:
+    """Has TensorFlow trace what `run` needs, before threads call it."""
+    self._read.trace()
+    self._do_work.trace()
 
   def run(
     self, shared: Mapping[Node, list], own: Mapping[Node, list]
@@ -82,15 +81,13 @@ class Blocks:
     Returns:
       The leaves of each requested node, stacked over the clients.
     """
-    read = self._function("read", self._trace_read, self._reading.inputs)
-    *values, lengths = read(*self._arguments(self._reading.inputs, shared, own))
+    *read, lengths = self._read(*self._arguments(self._reading.inputs, shared, own))
     lengths = lengths.numpy()
     groups: dict[bytes, list[int]] = {}
     for client, row in enumerate(lengths):
       groups.setdefault(row.tobytes(), []).append(client)
     batches = [
-      self._run_alike(values, lengths, clients, shared, own)
-      for clients in groups.values()
+      self._run_alike(read, lengths, clients, shared, own) for clients in groups.values()
     ]
     if len(batches) == 1:
       return dict(zip(self.requested, batches[0]))
@@ -100,14 +97,14 @@ class Blocks:
       for node, *each in zip(self.requested, *batches)
     }
 
-  def _run_alike(self, values, lengths, clients, shared, own) -> list:
+  def _run_alike(self, read, lengths, clients, shared, own) -> list:
     """The work of the clients of a block whose values have the same shapes."""
     is_whole = len(clients) == len(lengths)
     ends = np.cumsum(lengths, axis=0)
     stacked = []
-    for i, (value, spec) in enumerate(zip(values, self._shapes)):
+    for i, (value, spec) in enumerate(zip(read, self._shapes)):
       length = lengths[clients[0], i]
-      if not planning.is_ragged_shape(spec.shape):
+      if not values.is_ragged_shape(spec.shape):
         stacked.append(value if is_whole else tf.gather(value, clients))
       elif is_whole:
         stacked.append(tf.reshape(value, [len(clients), length, *spec.shape[1:]]))
@@ -118,26 +115,23 @@ class Blocks:
       own = {n: [tf.gather(v, clients) for v in leaves] for n, leaves in own.items()}
     leaves = iter(stacked)
     values_of = {
-      node: [next(leaves) for _ in planning.specs_of(node.type)]
+      node: [next(leaves) for _ in values.specs_of(node.type)]
       for node in self._reading.requested
     }
-    work = self._function("work", self._trace_work, self._work.inputs)
-    return work(*self._arguments(self._work.inputs, shared, {**own, **values_of}))
+    own = {**own, **values_of}
+    return self._do_work(*self._arguments(self._work.inputs, shared, own))
 
   def _arguments(self, inputs, shared, own) -> list:
     leaves_of = {**own, **shared}
     return [leaf for node in inputs for leaf in leaves_of[node]]
 
-  def _function(self, name: str, trace: Callable, inputs: list[Node]):
-    with self._tracing:
-      if name not in self._functions:
-        specs = [
-          s if n.kind == "broadcast" else tf.TensorSpec([None, *s.shape], s.dtype)
-          for n in inputs
-          for s in planning.specs_of(n.type)
-        ]
-        self._functions[name] = planning.concrete_function(trace, specs)
-      return self._functions[name]
+  def _function(self, trace: Callable, inputs: list[Node]) -> tracing.Function:
+    specs = [
+      s if n.kind == "broadcast" else tf.TensorSpec([None, *s.shape], s.dtype)
+      for n in inputs
+      for s in values.specs_of(n.type)
+    ]
+    return tracing.Function(trace, specs)
 
   def _trace_read(self, *flat):
     is_shared = _is_shared(self._reading.inputs)
@@ -149,18 +143,20 @@ class Blocks:
     ]
     lengths = tf.TensorArray(tf.int32, num_clients, element_shape=[len(arrays)])
 
-    def read(client, lengths, *arrays):
+    def read_one(client, lengths, *arrays):
       leaves = (v if shared else v[client] for v, shared in zip(flat, is_shared))
-      values = [v for node in self._reading.trace(*leaves) for v in node]
-      first = [tf.shape(v)[0] if v.shape.rank else tf.constant(1) for v in values]
-      written = (a.write(client, v) for a, v in zip(arrays, values))
+      read = [v for node in self._reading.trace(*leaves) for v in node]
+      first = [tf.shape(v)[0] if v.shape.rank else tf.constant(1) for v in read]
+      written = (a.write(client, v) for a, v in zip(arrays, read))
       return client + 1, lengths.write(client, tf.stack(first)), *written
 
     _, lengths, *arrays = tf.while_loop(
-      lambda client, *_: client < num_clients, read, (tf.constant(0), lengths, *arrays)
+      lambda client, *_: client < num_clients,
+      read_one,
+      (tf.constant(0), lengths, *arrays),
     )
     joined = [
-      a.concat() if planning.is_ragged_shape(s.shape) else a.stack()
+      a.concat() if values.is_ragged_shape(s.shape) else a.stack()
       for a, s in zip(arrays, self._shapes)
     ]
     return [*joined, lengths.stack()]
@@ -186,23 +182,26 @@ def plan(requested: list[Node], is_given: Callable[[Node], bool]) -> Optional[Bl
   # What comes and goes is stacked, which values of unknown shapes cannot be.
   if not readings or not all(map(_can_be_stacked, ends)):
     return None
-  sent = [s for n in nodes if n.kind == "broadcast" for s in planning.specs_of(n.type)]
+  sent = [s for n in nodes if n.kind == "broadcast" for s in values.specs_of(n.type)]
   if sum(map(_bytes_of, sent)) > MOST_BYTES:
     return None
+  # The block's size is known by what is given for each client.
+  if all(_is_shared(planning.Step(readings, is_given).inputs)):
+    return None
   work = planning.Step(requested, lambda n: n in readings or is_given(n))
-  if not _is_fast(work.function.graph.as_graph_def()):
+  if not _is_fast(work.function.trace().graph.as_graph_def()):
     return None
   return Blocks(readings, work, is_given)
 
 
 def _is_shared(inputs: list[Node]) -> list[bool]:
-  return [n.kind == "broadcast" for n in inputs for _ in planning.specs_of(n.type)]
+  return [n.kind == "broadcast" for n in inputs for _ in values.specs_of(n.type)]
 
 
 def _can_be_stacked(node: Node) -> bool:
   return all(
     s.shape.is_fully_defined() and s.dtype != tf.variant
-    for s in planning.specs_of(node.type)
+    for s in values.specs_of(node.type)
   )
 
 
@@ -218,21 +217,23 @@ def _is_fast(graph_def: tf.compat.v1.GraphDef) -> bool:
 def _is_fast_operation(op: str) -> bool:
   if op in _FAST_WITHOUT_CONVERTER or op in _LOOPED:
     return True
-  return op in _pfor_converter_registry and not _SLOW.search(op)
+  return private_apis.has_vectorised_form(op) and not _SLOW.search(op)
 
 
-@RegisterPFor("L2Loss")
-def _convert_l2_loss(pfor_input):
+def _l2_loss(pfor_input):
   value = pfor_input.stacked_input(0)
   flat = tf.reshape(value, [tf.shape(value)[0], -1])
-  return wrap(tf.reduce_sum(flat * flat, 1) / 2, True)
+  return private_apis.stacked(tf.reduce_sum(flat * flat, 1) / 2)
 
 
-@RegisterPFor("TopKV2")
-def _convert_top_k(pfor_input):
-  values, places = tf.math.top_k(
+def _top_k(pfor_input):
+  found = tf.math.top_k(
     pfor_input.stacked_input(0),
     pfor_input.unstacked_input(1),
     sorted=pfor_input.get_attr("sorted"),
   )
-  return [wrap(values, True), wrap(places, True)]
+  return [private_apis.stacked(part) for part in found]
+
+
+private_apis.add_vectorised_form("L2Loss", _l2_loss)
+private_apis.add_vectorised_form("TopKV2", _top_k)

@@ -29,6 +29,14 @@ signal.pthread_sigmask(signal.SIG_SETMASK, ())
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 os.execv(sys.argv[2], sys.argv[2:])
 """
+# Its input ends with the process that holds the other end, however that ends.
+_END_GROUP = f"""
+import contextlib, os, sys
+sys.stdin.read()
+with contextlib.suppress(ProcessLookupError):
+  os.killpg(int(sys.argv[1]), {signal.SIGKILL:d})
+"""
+_guards: list[subprocess.Popen] = []
 
 
 def worker_binary() -> str:
@@ -44,6 +52,7 @@ def start(
   *,
   pass_fds: Sequence[int] = (),
   env: Optional[Mapping[str, str]] = None,
+  cwd: Optional[str] = None,
 ) -> subprocess.Popen:
   """Starts a process that ends when the thread that calls this does.
 
@@ -52,6 +61,7 @@ def start(
     log_path: File that its output is appended to.
     pass_fds: File descriptors that it inherits.
     env: Its environment; default: this process's.
+    cwd: The folder that it works in; default: this process's.
 
   Raises:
     OSError: The program cannot be started, or the file not be written.
@@ -67,7 +77,31 @@ def start(
       stderr=log,
       pass_fds=pass_fds,
       env=env,
+      cwd=cwd,
     )
+
+
+def end_children_with_this_process() -> None:
+  """Has what this process starts killed when it ends, however it ends.
+
+  It is for children that other code starts, as TFF does its own worker; those of `start`
+  end by themselves. This process becomes the leader of its process group, which its
+  children stay in unless they leave it, and a small program outside it waits for the end.
+  """
+  if os.getpgrp() != os.getpid():
+    os.setpgrp()
+  # The writing end has no Python object, which would be closed before the process ends.
+  read_end, _ = os.pipe()
+  _guards.append(
+    subprocess.Popen(
+      [sys.executable, "-I", "-S", "-c", _END_GROUP, str(os.getpid())],
+      stdin=read_end,
+      stdout=subprocess.DEVNULL,
+      stderr=subprocess.DEVNULL,
+      start_new_session=True,
+    )
+  )
+  os.close(read_end)
 
 
 def stop(process: subprocess.Popen) -> None:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import tensorflow_federated as tff
-from tensorflow_federated.python.core.environments.tensorflow_backend import (
-  tensorflow_tree_transformations,
-)
-from tensorflow_federated.python.core.impl.compiler import transformations
 
 
 class UnsupportedComputationError(NotImplementedError):
@@ -18,7 +14,5 @@ def to_call_dominant(comp: tff.Computation) -> tff.framework.ComputationBuilding
 
   What is left of the federated operators are broadcasts, aggregations, maps and zips.
   """
-  block, _ = tensorflow_tree_transformations.replace_intrinsics_with_bodies(
-    comp.to_building_block()
-  )
-  return transformations.to_call_dominant(block)
+  block, _ = tff.tensorflow.replace_intrinsics_with_bodies(comp.to_building_block())
+  return tff.framework.to_call_dominant(block)

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Optional
 
 import tensorflow_federated as tff
-from tensorflow_federated.python.core.impl.types import type_conversions
 
-from tff_algos.runtimes import compiler
+from tff_algos.runtimes import compiler, values
 from tff_algos.runtimes.compiler import UnsupportedComputationError
 
 _blocks = tff.framework
@@ -248,8 +247,11 @@ def split_argument(value: Any, t: tff.Type, num_parts: int) -> list:
 
   Raises:
     ValueError: The values are for different numbers of clients.
+    TypeError: What is to have a value for each client is no list.
   """
-  counts = {len(v) for v, u in _placed_values(value, t) if _is_per_client(u)}
+  counts = {
+    len(values.of_clients(v, u)) for v, u in _placed_values(value, t) if _is_per_client(u)
+  }
   if len(counts) > 1:
     raise ValueError(
       "The arguments are for different numbers of clients: "
@@ -293,7 +295,7 @@ def join_results(comp: Mergeable, parts: list, at_server: Any) -> Any:
     values = next(of_clients)
     return values[0] if t.all_equal else [v for part in values for v in part]
 
-  return type_conversions.type_to_py_container(build(result_type), result_type)
+  return tff.types.type_to_py_container(build(result_type), result_type)
 
 
 def _leaf_types(t: tff.Type) -> Iterator[tff.Type]:

@@ -4,94 +4,144 @@ from __future__ import annotations
 
 import atexit
 import gc
+import threading
 from collections.abc import Callable, Sequence
-from typing import Optional
+from typing import Any, NamedTuple, Optional
 
 import tensorflow_federated as tff
 
-from tff_algos.runtimes import DESCRIPTIONS, in_process, local_worker, remote_workers
+from tff_algos.runtimes import (
+  DESCRIPTIONS,
+  in_process,
+  local_worker,
+  private_apis,
+  remote_workers,
+)
 from tff_algos.runtimes.tunnel import TlsFiles
+
+
+class Running(NamedTuple):
+  """What a runtime has started.
+
+  Attributes:
+    context: The `tff.framework.SyncContext`.
+    close: Stops it.
+    notice: One line that says what it opens to others; "" for nothing.
+    worker_peak_memory: The most memory that its worker processes held, in bytes.
+  """
+
+  context: tff.framework.SyncContext
+  close: Callable[[], None]
+  notice: str = ""
+  worker_peak_memory: Callable[[], int] = lambda: 0
 
 
 class Runtime:
   """A TFF execution context and what has to be stopped when it is done with.
 
-  Use it as a context manager, or `install()` it for the rest of the program.
+  Use it as a context manager, or `install()` it for the rest of the program. Installed
+  runtimes may be nested and closed in any order: in the end TFF's default context is
+  again the one before the first of them. As that is one for each thread, so is what is
+  installed.
 
   Attributes:
     name: One of `DESCRIPTIONS`.
-    context: The `tff.framework.SyncContext`.
-    notice: One line that says what the runtime opens to others; "" for nothing.
   """
 
-  def __init__(
-    self,
-    name: str,
-    context: tff.framework.SyncContext,
-    *,
-    close: Callable[[], None],
-    notice: str = "",
-    worker_peak_memory: Callable[[], int] = lambda: 0,
-  ):
-    self.name, self.context, self.notice = name, context, notice
-    self._close, self._worker_peak_memory = close, worker_peak_memory
+  def __init__(self, name: str, start: Callable[[], Running]):
+    """Starts it.
+
+    Args:
+      name: One of `DESCRIPTIONS`.
+      start: Starts what runs computations, again when the runtime was closed.
+    """
+    self.name, self._start = name, start
+    self._running = start()
     self._is_open = True
+    self._installations: list[_Installation] = []
+
+  @property
+  def context(self) -> tff.framework.SyncContext:
+    """The TFF context; another one after the runtime was closed and installed again."""
+    return self._running.context
+
+  @property
+  def notice(self) -> str:
+    """One line that says what the runtime opens to others; "" for nothing."""
+    return self._running.notice
 
   def install(self) -> Runtime:
     """Makes this the default context of TFF until `close()` or the end of the program.
 
+    It is started again if it was closed.
+
     Raises:
-      RuntimeError: It was closed.
+      RuntimeError: Another context is in force here, which a default one does not change.
     """
+    before = private_apis.default_context()
     if not self._is_open:
-      raise RuntimeError("This runtime was closed: create another one.")
-    if self in _INSTALLED:
-      _INSTALLED.remove(self)
-    _INSTALLED.append(self)
+      self._running = self._start()
+      self._is_open = True
+    if not self._installations:
+      atexit.register(self.close)
+    self._installations.append(_Installation(before))
+    _HERE.installations.append(self._installations[-1])
     tff.framework.set_default_context(self.context)
-    atexit.register(self.close)
     return self
 
   def close(self) -> None:
-    """Stops what was started; the runtime installed before it, if any, is back."""
-    if not self._is_open:
-      return
-    self._is_open = False
-    if self in _INSTALLED:
-      _INSTALLED.remove(self)
-    # Not TFF's own default: it prints a traceback when Python ends with it installed.
-    left = _INSTALLED[-1].context if _INSTALLED else _NoRuntime()
-    tff.framework.set_default_context(left)
-    self._close()
-    atexit.unregister(self.close)
-    gc.collect()
+    """Stops what was started; the default context before it is back."""
+    while self._installations:
+      self._leave()
+    if self._is_open:
+      self._is_open = False
+      self._running.close()
+      gc.collect()
 
   def worker_peak_memory(self) -> int:
     """The most memory that worker processes of this runtime held, in bytes."""
-    return self._worker_peak_memory()
+    return self._running.worker_peak_memory()
+
+  def _leave(self) -> None:
+    self._installations.pop().is_over = True
+    here = _HERE.installations
+    while here and here[-1].is_over:
+      tff.framework.set_default_context(here.pop().before)
+    if not self._installations:
+      atexit.unregister(self.close)
 
   def __enter__(self) -> Runtime:
     return self.install()
 
   def __exit__(self, *_) -> None:
-    self.close()
+    if len(self._installations) > 1:
+      self._leave()
+    else:
+      self.close()
 
 
-_INSTALLED: list[Runtime] = []
+class _Installation:
+  """That a runtime is installed; one that is over waits for those installed after it."""
+
+  def __init__(self, before: Any):
+    self.before, self.is_over = before, False
 
 
-class _NoRuntime(tff.framework.SyncContext):
-  def invoke(self, comp, arg):
-    raise RuntimeError(
-      "No runtime is installed: call tff_algos.create_runtime().install()."
-    )
+class _Here(threading.local):
+  """What this thread has installed, the last one last."""
+
+  def __init__(self):
+    self.installations: list[_Installation] = []
+
+
+_HERE = _Here()
 
 
 @atexit.register
 def _end_tffs_own_runtime() -> None:
   # TFF leaves that to the garbage collector, which comes too late: it prints a traceback,
   # and a worker outlives the program.
-  tff.framework.set_default_context(_NoRuntime())
+  tff.test.set_no_default_context()
   gc.collect()
 
 
@@ -126,26 +176,33 @@ def create_runtime(
     FileNotFoundError: tls is given, and stunnel is not installed.
     WorkerLostError: The worker does not start, or no worker answers.
   """
-  if name == "in_process":
-    context = in_process.InProcessContext(num_threads, devices)
-    return Runtime(name, context, close=context.close)
-  if name == "local_worker":
-    worker = local_worker.LocalWorker(worker_log)
-    notice = (
-      f"local_worker: TFF's worker listens on port {worker.worker.port} of every network "
-      "interface, without a password, until this program ends; its log is "
-      f"{worker.log_path}."
+  starts: dict[str, Callable[[], Running]] = {
+    "in_process": lambda: _start_in_process(num_threads, devices),
+    "local_worker": lambda: _start_local_worker(worker_log),
+    "remote_workers": lambda: _start_remote_workers(workers, tls, worker_log),
+  }
+  if name not in starts:
+    raise ValueError(
+      f"There is no runtime {name!r}: choose one of {', '.join(DESCRIPTIONS)}."
     )
-    return Runtime(
-      name,
-      worker.context,
-      close=worker.close,
-      notice=notice,
-      worker_peak_memory=worker.peak_memory,
-    )
-  if name == "remote_workers":
-    remote = remote_workers.RemoteWorkers(workers, tls, worker_log)
-    return Runtime(name, remote.context, close=remote.close, notice=remote.notice)
-  raise ValueError(
-    f"There is no runtime {name!r}: choose one of {', '.join(DESCRIPTIONS)}."
+  return Runtime(name, starts[name])
+
+
+def _start_in_process(num_threads, devices) -> Running:
+  context = in_process.InProcessContext(num_threads, devices)
+  return Running(context, context.close)
+
+
+def _start_local_worker(log_path) -> Running:
+  worker = local_worker.LocalWorker(log_path)
+  notice = (
+    f"local_worker: TFF's worker listens on port {worker.worker.port} of every network "
+    "interface, without a password, until this program ends; its log is "
+    f"{worker.log_path}."
   )
+  return Running(worker.context, worker.close, notice, worker.peak_memory)
+
+
+def _start_remote_workers(workers, tls, log_path) -> Running:
+  remote = remote_workers.RemoteWorkers(workers, tls, log_path)
+  return Running(remote.context, remote.close, remote.notice)

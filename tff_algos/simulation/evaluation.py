@@ -60,6 +60,8 @@ def build_means(model: Model) -> Callable[..., OrderedDict[str, float]]:
     # A float32 sum of thousands of terms would lose the last digits of an accuracy.
     return tf.stack([tf.reduce_sum(tf.cast(part, tf.float64)) for part in pair])
 
+  totals.get_concrete_function()  # Traced before several threads ask for it.
+
   def means(weights: tuple, x: np.ndarray, y: np.ndarray) -> OrderedDict[str, float]:
     tensors = tuple(tf.constant(w) for w in weights)
 

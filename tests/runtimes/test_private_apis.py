@@ -1,0 +1,44 @@
+"""What is taken from inside TensorFlow and TFF is in one file, and may go on its own."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import pathlib
+
+from tff_algos.runtimes import blocks, private_apis
+
+_INSIDE = ("tensorflow.python", "tensorflow.core", "tensorflow_federated.python")
+_LIBRARY = pathlib.Path(private_apis.__file__).parents[1]
+
+
+def _imports(path: pathlib.Path) -> set[str]:
+  """The modules, and what may be one, that a file imports."""
+  found = set()
+  for node in ast.walk(ast.parse(path.read_text())):
+    if isinstance(node, ast.Import):
+      found |= {name.name for name in node.names}
+    elif isinstance(node, ast.ImportFrom):
+      found |= {f"{node.module}.{name.name}" for name in node.names}
+  return found
+
+
+def test_one_file_imports_from_inside_others():
+  files = {path for path in _LIBRARY.rglob("*.py")}
+  assert len(files) > 50
+  found = {p for p in files if any(i.startswith(_INSIDE) for i in _imports(p))}
+  assert found == {pathlib.Path(private_apis.__file__)}
+
+
+def test_forms_that_tensorflow_has_are_left_alone(monkeypatch):
+  registry = private_apis._pfor_converter_registry
+  assert private_apis.has_vectorised_form("Relu")
+  before = registry["Relu"]
+  private_apis.add_vectorised_form("Relu", lambda pfor_input: None)
+  assert registry["Relu"] is before
+  # As it would be if TensorFlow had come to know both of ours.
+  for name in ("L2Loss", "TopKV2"):
+    monkeypatch.setitem(registry, name, before)
+  spec = importlib.util.spec_from_file_location("again", blocks.__file__)
+  spec.loader.exec_module(importlib.util.module_from_spec(spec))
+  assert registry["L2Loss"] is before

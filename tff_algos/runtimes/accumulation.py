@@ -1,0 +1,151 @@
+"""What aggregations accumulate, client by client or several at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.runtimes import tracing, values
+from tff_algos.runtimes.planning import Node
+from tff_algos.runtimes.values import Struct
+
+# Of sums: one pass over memory for so many clients' values instead of one for each.
+ADDED_AT_ONCE = 4
+
+
+class Accumulation:
+  """The accumulators of all aggregates of one level, updated by the clients in order."""
+
+  def __init__(self, aggregates: list[Node]):
+    self.aggregates = aggregates
+    self._types = [n.type for n in aggregates]
+    self._counts = [len(values.specs_of(t)) for t in self._types]
+    self._totals = [s for t in self._types for s in values.specs_of(t)]
+    added = [s for n in aggregates for s in values.specs_of(n.inputs[0].type)]
+    many = [tf.TensorSpec([None, *s.shape], s.dtype) for s in added]
+    self._is_sum = bool(self._totals) and all(map(_is_sum, aggregates))
+    self._zero = tracing.Function(self._trace_zero, [])
+    self._add = tracing.Function(self._trace_add, self._totals + added)
+    self._add_several = tracing.Function(
+      self._trace_add_several, self._totals + ADDED_AT_ONCE * added
+    )
+    self._add_all = tracing.Function(self._trace_add_all, self._totals + many)
+
+  def zero(self) -> list[tf.Tensor]:
+    """The accumulators before any client."""
+    return self._zero() if self._totals else []
+
+  def add(self, totals: list, results: Sequence[Mapping[Node, list]]) -> list[tf.Tensor]:
+    """The accumulators after some more clients."""
+    if len(results) == ADDED_AT_ONCE and self._is_sum:
+      return self._add_several(*totals, *(v for r in results for v in self._leaves(r)))
+    for result in results if self._totals else []:
+      totals = self._add(*totals, *self._leaves(result))
+    return totals
+
+  def add_all(self, totals: list, results: Mapping[Node, list]) -> list[tf.Tensor]:
+    """The accumulators after several more clients, whose leaves are stacked."""
+    return self._add_all(*totals, *self._leaves(results)) if self._totals else []
+
+  def _leaves(self, results: Mapping[Node, list]) -> list:
+    return [v for n in self.aggregates for v in results[n.inputs[0]]]
+
+  def _trace_zero(self):
+    return [
+      leaf
+      for node in self.aggregates
+      for leaf in values.flatten_tensors(node.type, node.detail[0].evaluate())
+    ]
+
+  def _trace_add(self, *flat):
+    leaves = iter(flat)
+    totals = [values.pack(t, leaves) for t in self._types]
+    results = []
+    for node, total in zip(self.aggregates, totals):
+      value = values.pack(node.inputs[0].type, leaves)
+      added = node.detail[1].evaluate()(Struct([(None, total), (None, value)]))
+      results += values.flatten_tensors(node.type, added)
+    return results
+
+  def _trace_add_several(self, *flat):
+    count = len(self._totals)
+    leaves = [flat[i : i + count] for i in range(0, len(flat), count)]
+    # In this order: the caller keeps the values, so that no buffer is taken over.
+    return [tf.add_n(terms) for terms in zip(*leaves)]
+
+  def _trace_add_all(self, *flat):
+    count = len(self._totals)
+    totals, stacked = flat[:count], flat[count:]
+    if self._is_sum:
+      return [t + tf.reduce_sum(v, axis=0) for t, v in zip(totals, stacked)]
+
+    def add(client, *totals):
+      return client + 1, *self._trace_add(*totals, *(v[client] for v in stacked))
+
+    num_clients = tf.shape(stacked[0])[0]
+    return tf.while_loop(
+      lambda client, *_: client < num_clients,
+      add,
+      (tf.constant(0), *totals),
+      parallel_iterations=1,
+    )[1:]
+
+  def split(self, totals: list) -> dict[Node, list]:
+    """Each aggregate's accumulator."""
+    leaves = iter(totals)
+    return {
+      n: [next(leaves) for _ in range(count)]
+      for n, count in zip(self.aggregates, self._counts)
+    }
+
+
+def _is_sum(aggregate: Node) -> bool:
+  """Whether all that is done to accumulate values is to add them, leaf by leaf."""
+  block = aggregate.detail[1].block
+  if not isinstance(block, tff.framework.CompiledComputation):
+    return False
+  totals = values.specs_of(aggregate.type)
+  if totals != values.specs_of(aggregate.inputs[0].type) or not all(
+    s.shape.is_fully_defined() and s.dtype != tf.string for s in totals
+  ):
+    return False
+  tensorflow = block.proto.tensorflow
+  given = [_node_of(name) for name in tracing.tensor_names(tensorflow.parameter)]
+  graph_def = tf.compat.v1.GraphDef.FromString(tensorflow.graph_def.value)
+  functions = {f.signature.name: f for f in graph_def.library.function}
+  arguments = {name: [name] for name in given}
+  sums = zip(given, given[len(totals) :], tracing.tensor_names(tensorflow.result))
+  return all(
+    sorted(_terms(result, graph_def.node, arguments, functions) or []) == sorted(pair)
+    for *pair, result in sums
+  )
+
+
+def _node_of(tensor_name: str) -> str:
+  return tensor_name.split(":")[0]
+
+
+def _terms(tensor_name: str, nodes, arguments, functions) -> Optional[list[str]]:
+  """The arguments that a tensor is the sum of; None where it is not one of a few."""
+  name, *place = tensor_name.split(":")
+  if name in arguments:
+    return arguments[name]
+  node = next(n for n in nodes if n.name == name)
+  inputs = [i for i in node.input if not i.startswith("^")]
+  terms: list[Any] = [_terms(i, nodes, arguments, functions) for i in inputs]
+  if None in terms:
+    return None
+  if node.op == "Identity":
+    return terms[0]
+  if node.op in ("Add", "AddV2"):
+    added = terms[0] + terms[1]
+    return added if len(added) == 2 else None
+  called = functions.get(node.attr["f"].func.name if "f" in node.attr else node.op)
+  if called is None:
+    return None
+  of_function = dict(zip((a.name for a in called.signature.input_arg), terms))
+  output = called.signature.output_arg[int(place[-1]) if place else 0].name
+  return _terms(called.ret[output], called.node_def, of_function, functions)

@@ -1,0 +1,120 @@
+"""All that this library takes from inside TensorFlow and TFF, with no promise of theirs.
+
+Nothing else in `tff_algos` imports from inside them. After an upgrade of either, run
+`tests/runtimes` and look at what each function here says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+from tensorflow.core.protobuf import saved_object_graph_pb2
+from tensorflow.python.eager import context as tf_context
+from tensorflow.python.ops.parallel_for.pfor import (
+  RegisterPFor,
+  _pfor_converter_registry,
+  wrap,
+)
+from tensorflow.python.saved_model import (
+  function_deserialization,
+  nested_structure_coder,
+)
+
+
+def default_context() -> Any:
+  """TFF's default context in this thread.
+
+  TFF has `set_default_context` and no way to read it: `current` is the one in force,
+  which may be another. After an upgrade: whether the stack's first is the default.
+
+  Raises:
+    RuntimeError: Another context is in force, so that the default one runs nothing.
+  """
+  stack: Any = tff.framework.get_context_stack()
+  if stack.current is not stack._stack[0]:
+    raise RuntimeError(
+      "Another TFF context is in force here, so a runtime that is installed now would "
+      "run nothing: leave `get_context_stack().install(...)`, or the computation that is "
+      "being built, first."
+    )
+  return stack._stack[0]
+
+
+@contextlib.contextmanager
+def safe_for_threads() -> Iterator[None]:
+  """Makes the functions that this thread calls safe to be called by several at once.
+
+  TensorFlow's memory optimizer turns a large sum into one with a temporary variable,
+  whose name clashes with that of another thread's call of the same function. What may be
+  set in public is for all threads and leaves that optimizer out. After an upgrade:
+  whether `test_large_sums_of_several_clients_at_once` still fails without this.
+  """
+  context = tf_context.context()
+  before = context.function_call_options
+  config = context.config
+  rewrites = config.graph_options.rewrite_options
+  rewrites.memory_optimization = rewrites.NO_MEM_OPT
+  context.function_call_options = tf_context.FunctionCallOptions(config_proto=config)
+  try:
+    yield
+  finally:
+    context.function_call_options = before
+
+
+def load_functions(library) -> dict[str, Any]:
+  """Makes the functions of a graph's library anew, with names that nothing else has.
+
+  `tf.graph_util.import_graph_def` would keep their names, of which two computations from
+  different processes may have the same, and make no Python objects of them, which
+  vectorising needs. After an upgrade: whether a SavedModel's functions are still read by
+  `load_function_def_library` from these signatures.
+
+  Args:
+    library: A `FunctionDefLibrary`.
+
+  Returns:
+    For each name in the library its function.
+  """
+  signatures = saved_object_graph_pb2.SavedObjectGraph()
+  encode = nested_structure_coder.encode_structure
+  for definition in library.function:
+    signature = signatures.concrete_functions[definition.signature.name]
+    inputs, outputs = (
+      tuple(tf.TensorSpec(None, argument.type) for argument in arguments)
+      for arguments in (definition.signature.input_arg, definition.signature.output_arg)
+    )
+    signature.canonicalized_input_signature.CopyFrom(encode((inputs, {})))
+    signature.output_signature.CopyFrom(encode(outputs))
+  return function_deserialization.load_function_def_library(library, signatures)
+
+
+def has_vectorised_form(operation: str) -> bool:
+  """Whether `tf.vectorized_map` has a form of its own for an operation.
+
+  `tf.vectorized_map` itself tells only by a warning when it falls back to a loop. After
+  an upgrade: whether the registry still has the operations' names as its keys.
+  """
+  return operation in _pfor_converter_registry
+
+
+def add_vectorised_form(operation: str, form: Callable[[Any], Any]) -> None:
+  """Has `tf.vectorized_map` use a form for an operation that it has none for.
+
+  There is no public registry. After an upgrade: whether TensorFlow has a form of its own
+  now, which is then used and ours can go.
+
+  Args:
+    operation: Its name.
+    form: From a `_PforInput` to what `stacked` gives, or a list of these.
+  """
+  if not has_vectorised_form(operation):
+    RegisterPFor(operation)(form)
+
+
+def stacked(value: tf.Tensor) -> Any:
+  """A result of a vectorised form: the results of all, stacked."""
+  return wrap(value, True)

@@ -1,0 +1,130 @@
+"""Values of TFF types as flat lists of tensors, and what callers may give for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.runtimes.compiler import UnsupportedComputationError
+
+Struct = tff.structure.Struct
+
+
+def specs_of(t: tff.Type) -> list[tf.TensorSpec]:
+  """What the leaves of a type are as tensors."""
+  if isinstance(t, tff.TensorType):
+    return [tf.TensorSpec(t.shape, t.dtype)]
+  if isinstance(t, tff.SequenceType):
+    return [tf.TensorSpec([], tf.variant)]
+  if isinstance(t, tff.StructType):
+    return [s for _, e in tff.structure.iter_elements(t) for s in specs_of(e)]
+  raise UnsupportedComputationError(f"The in_process runtime has no values of type {t}.")
+
+
+def is_ragged_shape(shape: tf.TensorShape) -> bool:
+  """Whether the first dimension is unknown."""
+  return bool(shape.rank) and shape[0] is None
+
+
+def pack(t: tff.Type, leaves: Iterator) -> Any:
+  """The value of a type, made of its leaves."""
+  if isinstance(t, tff.StructType):
+    return Struct([(n, pack(e, leaves)) for n, e in tff.structure.iter_elements(t)])
+  return next(leaves)
+
+
+def map_struct(function: Callable, value: Any) -> Any:
+  """A structure of the same names with `function` of each leaf."""
+  if isinstance(value, Struct):
+    elements = tff.structure.iter_elements(value)
+    return Struct([(n, map_struct(function, v)) for n, v in elements])
+  return function(value)
+
+
+def flatten(t: tff.Type, value: Any) -> list:
+  """The leaves of a value from outside or from a trace, in the order of its type."""
+  if isinstance(t, tff.StructType):
+    elements = list(tff.structure.iter_elements(t))
+    return [
+      leaf
+      for (_, e), v in zip(elements, _elements(value, [n for n, _ in elements], t))
+      for leaf in flatten(e, v)
+    ]
+  if isinstance(t, tff.SequenceType) and not tf.is_tensor(value):
+    if not isinstance(value, tf.data.Dataset):
+      raise TypeError(
+        f"The in_process runtime takes a tf.data.Dataset for a value of type {t}; found "
+        f"{type(value).__name__}."
+      )
+    return [tf.data.experimental.to_variant(value)]
+  return [value]
+
+
+def _elements(value: Any, names: list, t: tff.Type) -> list:
+  fields = _fields(value)
+  if fields is not None and all(names) and all(name for name, _ in fields):
+    given = dict(fields)
+    if given.keys() != set(names):
+      found = ", ".join(map(str, given))
+      raise TypeError(f"Expected a value of type {t}; found one of [{found}].")
+    return [given[name] for name in names]
+  if fields is None and not isinstance(value, Iterable):
+    raise TypeError(f"Expected a value of type {t}; found {type(value).__name__}.")
+  elements = list(value) if fields is None else [v for _, v in fields]
+  if len(elements) != len(names):
+    raise TypeError(f"Expected a value of type {t}; found {len(elements)} elements.")
+  return elements
+
+
+def _fields(value: Any) -> Optional[list[tuple[Optional[str], Any]]]:
+  """The names and values of what is a structure; None of anything else."""
+  if isinstance(value, Struct):
+    return list(tff.structure.iter_elements(value))
+  if isinstance(value, Mapping):
+    return list(value.items())
+  if hasattr(value, "__attrs_attrs__"):
+    return [(a.name, getattr(value, a.name)) for a in value.__attrs_attrs__]
+  return list(zip(value._fields, value)) if hasattr(value, "_fields") else None
+
+
+def of_clients(value: Any, t: tff.FederatedType) -> Sequence | np.ndarray:
+  """The clients' values that were given for an argument.
+
+  Raises:
+    TypeError: It is no list; a structure's fields, say, would pass for clients.
+  """
+  if _fields(value) is None and isinstance(value, (list, tuple, np.ndarray)):
+    return value
+  raise TypeError(
+    f"An argument of type {t} takes a list with one value for each client; found "
+    f"{type(value).__name__}."
+  )
+
+
+def as_tensors(specs: list[tf.TensorSpec], leaves: list) -> list[tf.Tensor]:
+  """Leaves as tensors of their dtypes."""
+  return [tf.convert_to_tensor(v, s.dtype) for s, v in zip(specs, leaves)]
+
+
+def flatten_tensors(t: tff.Type, value: Any) -> list[tf.Tensor]:
+  """The leaves of a value as tensors."""
+  return as_tensors(specs_of(t), flatten(t, value))
+
+
+def to_numpy(tensor: tf.Tensor) -> Any:
+  """An array, or a NumPy scalar."""
+  # `numpy()` would copy an array that nothing else can change.
+  return np.asarray(tensor) if tensor.shape.rank else tensor.numpy()
+
+
+def leaf_values(t: tff.Type, value: Any) -> list:
+  """The placed values of an argument, in the order of the placed types."""
+  if isinstance(t, tff.FederatedType):
+    return [value]
+  elements = list(tff.structure.iter_elements(t))
+  values = _elements(value, [n for n, _ in elements], t)
+  return [v for (_, e), x in zip(elements, values) for v in leaf_values(e, x)]
