@@ -61,6 +61,8 @@ from .client_work.model_update import client_weight as client_weight
 from .client_work.model_update import model_update as model_update
 from .distributors.partial_broadcast import PartialBroadcast as PartialBroadcast
 from .errors import InputError as InputError
+from .errors import UnsupportedComputationError as UnsupportedComputationError
+from .errors import WorkerLostError as WorkerLostError
 from .hyper_parameters import HyperParameters as HyperParameters
 from .hyper_parameters import hparam as hparam
 from .models.functional import ExampleSpec as ExampleSpec
@@ -70,8 +72,6 @@ from .models.keras import from_keras as from_keras
 from .models.keras import reinitialize as reinitialize
 from .privacy.accounting import GaussianMechanism as GaussianMechanism
 from .privacy.accounting import epsilon as epsilon
-from .runtimes.compiler import UnsupportedComputationError as UnsupportedComputationError
-from .runtimes.local_worker import WorkerLostError as WorkerLostError
 from .runtimes.runtime import create_runtime as create_runtime
 from .runtimes.tunnel import TlsFiles as TlsFiles
 from .simulation.evaluation import build_evaluation as build_evaluation

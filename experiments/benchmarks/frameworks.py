@@ -14,13 +14,9 @@ if __name__ == "__main__":
   preflight.check_and_quiet([])
 
 import abc
-import ctypes
 import dataclasses
-import functools
 import json
-import signal
 import socket
-import subprocess
 import time
 import traceback
 from collections.abc import Iterable
@@ -34,14 +30,6 @@ from experiments.benchmarks.jobs import BARE, TFF
 LEARNING_RATE = 0.05
 _EPOCHS = 1
 _SEED = 0
-
-_LIBC = ctypes.CDLL(None)
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent() -> None:
-  """Has the process killed when the thread that started it ends; a `preexec_fn`."""
-  _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 # Modules are imported where they are used: the memory of one framework is not to hold
@@ -189,10 +177,10 @@ class Tff(Framework):
     import tensorflow as tf
     import tensorflow_federated as tff
 
+    from tff_algos.runtimes import child_process
+
     # TFF starts its worker with no thought of when that ends.
-    subprocess.Popen.__init__ = functools.partialmethod(  # type: ignore[assignment]
-      subprocess.Popen.__init__, preexec_fn=die_with_parent
-    )
+    child_process.end_children_with_this_process()
     tff.backends.native.set_sync_local_cpp_execution_context()
     model = workload.model()
     no_seed = np.zeros([2], np.int32)

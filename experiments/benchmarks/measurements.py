@@ -13,7 +13,6 @@ import select
 import signal
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +22,7 @@ from typing import Any, Optional
 from experiments import markdown
 from experiments.benchmarks import frameworks, workloads
 from experiments.benchmarks.jobs import BARE, BASELINE, FEDAVG_ONLY, Job
+from tff_algos.runtimes import child_process
 
 # A round of the slowest algorithm takes minutes; TFF may wait for its worker for ever.
 _ANSWER_SECONDS = 1800
@@ -60,11 +60,6 @@ def _workers_of(process_id: int) -> set[int]:
   return found
 
 
-def _detach() -> None:
-  os.setpgrp()  # Ctrl-C is for this program to handle, which then ends the others.
-  frameworks.die_with_parent()
-
-
 class Measurement:
   """A job, the process that does it and what came out.
 
@@ -100,12 +95,10 @@ class Measurement:
     self._answers = self._channel.makefile()
     program = os.path.abspath(frameworks.__file__)
     clients = os.path.join(temporary, "clients")
-    with theirs, open(os.path.join(out, f"{job}.log"), "wb") as log:
-      self._process = subprocess.Popen(
+    with theirs:
+      self._process = child_process.start(
         [sys.executable, program, str(theirs.fileno()), *job, clients],
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
+        os.path.join(out, f"{job}.log"),
         cwd=out,
         env={
           **os.environ,
@@ -114,7 +107,6 @@ class Measurement:
           "TF_FORCE_GPU_ALLOW_GROWTH": "true",
         },
         pass_fds=[theirs.fileno()],
-        preexec_fn=_detach,
       )
 
   @property

@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import pytest
+from binaries.runs import read_run
 
 from binaries import compare
-from binaries.runs import read_run
 
 
 def test_table_gives_best_final_and_the_way_to_the_target(write_run, tmp_path):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
+from binaries.runs import read_run
 
 from binaries import curves
-from binaries.runs import read_run
 
 
 def _curve(*accuracy: float, rounds=None, round_bytes=1.0, round_seconds=1.0):

@@ -8,9 +8,9 @@ import pathlib
 
 import numpy as np
 import pytest
+from binaries.command_line import UsageError, parse_hparams
 
 from binaries import experiment, forgetting_meter, forgetting_records
-from binaries.command_line import UsageError, parse_hparams
 
 _HPARAMS = {
   "fedavg": dict(epochs=1),

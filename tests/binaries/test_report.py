@@ -14,9 +14,9 @@ import sys
 import zlib
 
 import pytest
+from binaries.runs import read_runs
 
 from binaries import report
-from binaries.runs import read_runs
 
 # Markup, and an end of the element that the data are in.
 _NASTY = "<img src=x onerror=boom()></script><!--<script>"

@@ -8,9 +8,9 @@ import os
 import pathlib
 
 import pytest
+from binaries.command_line import UsageError
 
 from binaries import runs
-from binaries.command_line import UsageError
 
 _HEAD = "round,train_loss,test_accuracy,seconds,num_dropped,bytes_down,bytes_up"
 _PRIVACY = {"epsilon": 2.5, "delta": 1e-5, "most_participations": 3}

@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 import pytest
+from binaries.cells import Cell, Settings
 from programs import ROOT
 
 from binaries import (
@@ -26,7 +27,6 @@ from binaries import (
   tables,
   twafl_tables,
 )
-from binaries.cells import Cell, Settings
 from tasks import registry as tasks_registry
 from tff_algos.algorithms import registry as algorithms_registry
 

@@ -34,7 +34,7 @@ def _is_answered(connection: socket.socket) -> bool:
 
 
 def _is_answered_in_clear(port: int) -> bool:
-  with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+  with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
     return _is_answered(connection)
 
 
@@ -44,7 +44,7 @@ def _is_answered_by_tls(port: int, certificates, owner: str) -> bool:
   if owner:
     context.load_cert_chain(certificates / f"{owner}.pem", certificates / f"{owner}.key")
   with contextlib.ExitStack() as stack:
-    connection = socket.create_connection(("127.0.0.1", port), timeout=5)
+    connection = socket.create_connection(("127.0.0.1", port), timeout=60)
     stack.enter_context(connection)
     inside = context.wrap_socket(connection, server_hostname="localhost")
     return _is_answered(stack.enter_context(inside))
@@ -60,7 +60,7 @@ def _listening(process_id: int | str) -> set[str]:
   return found
 
 
-def _wait_for(condition, seconds: float = 20.0):
+def _wait_for(condition, seconds: float = 60.0):
   deadline = time.monotonic() + seconds
   while not condition():
     assert time.monotonic() < deadline
@@ -116,13 +116,13 @@ def test_nothing_outlives_it(start_worker, number):
   children = [program.child(name) for name in ("worker_binary", "stunnel")]
   assert all(children)
   program.process.send_signal(number)
-  status = program.process.wait(timeout=20)
+  status = program.process.wait(timeout=60)
   assert status == (-signal.SIGKILL if number == signal.SIGKILL else 0)
   _wait_for(lambda: all(map(_ended, children)))
   if number != signal.SIGKILL:  # Else its children were asked to end, not killed.
     assert "Received SIGINT; terminating" in program.log.read_text()
   with pytest.raises(ConnectionRefusedError):
-    socket.create_connection(("127.0.0.1", program.port), timeout=5)
+    socket.create_connection(("127.0.0.1", program.port), timeout=60)
 
 
 def _refuse(*flags: str, prefix=(), **environment: str) -> str:

@@ -19,7 +19,8 @@ import tensorflow_federated as tff
 from hypothesis import strategies as st
 
 import tff_algos
-from tff_algos.runtimes import blocks, compiler
+from tff_algos import errors
+from tff_algos.runtimes import blocks
 
 _INT_PAIR = (np.int32, np.int32)
 _VECTOR = tff.TensorType(np.float32, [2])
@@ -375,7 +376,5 @@ def test_aggregations(runtimes, name):
 def test_refuses_what_it_cannot_aggregate(runtimes, name):
   process = _process_of(_REFUSED[name]())
   ours, _ = runtimes
-  with pytest.raises(
-    compiler.UnsupportedComputationError, match="does not run federated"
-  ):
+  with pytest.raises(errors.UnsupportedComputationError, match="does not run federated"):
     _on(ours, process.next, _on(ours, process.initialize), _values_of(0))

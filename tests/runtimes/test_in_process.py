@@ -12,9 +12,9 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos import errors
 from tff_algos.runtimes import (
   accumulation,
-  compiler,
   execution,
   planning,
   private_apis,
@@ -404,7 +404,7 @@ def test_refuses_variables_with_the_way_out():
     with tf.control_dependencies([counter.assign_add(x)]):
       return counter.read_value()
 
-  with pytest.raises(compiler.UnsupportedComputationError, match="local_worker"):
+  with pytest.raises(errors.UnsupportedComputationError, match="local_worker"):
     count(1)
 
 
@@ -413,7 +413,7 @@ def test_refuses_secure_sums_by_name():
   def secure(x):
     return tff.federated_secure_sum_bitwidth(x, 8)
 
-  with pytest.raises(compiler.UnsupportedComputationError, match="secure"):
+  with pytest.raises(errors.UnsupportedComputationError, match="secure"):
     secure([1, 2])
 
 
@@ -462,7 +462,7 @@ def test_refuses_a_list_for_a_data_set():
 
 def test_refuses_to_return_a_data_set():
   count = tff.tensorflow.computation(lambda n: tf.data.Dataset.range(n), np.int64)
-  with pytest.raises(compiler.UnsupportedComputationError, match="returns no data sets"):
+  with pytest.raises(errors.UnsupportedComputationError, match="returns no data sets"):
     count(3)
 
 

@@ -8,8 +8,8 @@ import problems
 import pytest
 import tensorflow_federated as tff
 
+from tff_algos.errors import UnsupportedComputationError
 from tff_algos.runtimes import mergeable
-from tff_algos.runtimes.compiler import UnsupportedComputationError
 
 _AT_CLIENTS = tff.FederatedType(np.float32, tff.CLIENTS)
 _AT_SERVER = tff.FederatedType(np.float32, tff.SERVER)

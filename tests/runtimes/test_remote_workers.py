@@ -20,7 +20,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.runtimes import compiler, local_worker, remote_workers, runtime
+from tff_algos import errors
+from tff_algos.runtimes import remote_connection, remote_workers, runtime
 from tff_algos.runtimes.tunnel import TlsFiles
 
 _SECONDS = 1.0  # What a client of `_slow` takes.
@@ -205,7 +206,7 @@ def test_gives_up_on_workers_that_do_not_come_back(on, start_worker, monkeypatch
     program.process.terminate()
     program.process.wait(timeout=20)
     start = time.monotonic()
-    with pytest.raises(local_worker.WorkerLostError, match=f"answers at {address}"):
+    with pytest.raises(errors.WorkerLostError, match=f"answers at {address}"):
       _slow([1.0], 0.0)
     assert time.monotonic() - start < 15
 
@@ -214,10 +215,10 @@ def test_a_computation_that_kills_its_workers_is_not_tried_for_ever(
   on, remote, monkeypatch
 ):
   def die(self, comp, arg):
-    raise remote_workers._LostError("killed")
+    raise remote_connection.LostError("killed")
 
-  monkeypatch.setattr(remote_workers._Worker, "invoke", die)
-  with pytest.raises(local_worker.WorkerLostError, match="lost 4 times"):
+  monkeypatch.setattr(remote_connection.RemoteWorker, "invoke", die)
+  with pytest.raises(errors.WorkerLostError, match="lost 4 times"):
     on(remote, lambda: _slow([1.0, 2.0], 0.0))
 
 
@@ -234,7 +235,7 @@ def test_an_error_of_the_computation_is_not_taken_for_a_lost_worker(on, remote, 
 def test_no_worker_is_one_sentence_at_once(connect, tmp_path):
   start = time.monotonic()
   log = str(tmp_path / "log")
-  with pytest.raises(local_worker.WorkerLostError) as caught:
+  with pytest.raises(errors.WorkerLostError) as caught:
     connect(["localhost:9", "127.0.0.1:9"], worker_log=log)
   assert time.monotonic() - start < 5
   assert str(caught.value).startswith("No worker answers at localhost:9, 127.0.0.1:9: ")
@@ -251,7 +252,7 @@ def test_a_worker_that_is_missing_at_the_start_is_named(connect, programs):
 def _connect_in_vain(connect, address: str, owner: str, tmp_path) -> str:
   """Is refused; returns this side's log."""
   log = tmp_path / "log"
-  with pytest.raises(local_worker.WorkerLostError, match="refused the other's cert"):
+  with pytest.raises(errors.WorkerLostError, match="refused the other's cert"):
     connect([address], owner, worker_log=str(log))
   return log.read_text()
 
@@ -280,7 +281,7 @@ def test_refuses_rounds_with_several_exchanges_on_several_workers(on, remote, tm
   process = driver.build("fedagg", problem, hparams)
   federation = on(remote, lambda: driver.Federation(process, problem, hparams, seed=3))
   with pytest.raises(
-    compiler.UnsupportedComputationError, match="aggregates more than once in a row"
+    errors.UnsupportedComputationError, match="aggregates more than once in a row"
   ):
     on(remote, lambda: federation.round((0, 1)))
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
+from tff_algos import errors
 from tff_algos.runtimes import child_process, local_worker, private_apis, runtime
 
 
@@ -278,7 +279,7 @@ def test_worker_that_died_is_replaced_a_bounded_number_of_times(tmp_path):
     assert worker.worker.process_id != first
     os.kill(worker.worker.process_id, signal.SIGKILL)
     assert _ends(worker.worker.process_id)
-    with pytest.raises(local_worker.WorkerLostError, match="died 2 times"):
+    with pytest.raises(errors.WorkerLostError, match="died 2 times"):
       _add_one(3)
   finally:
     worker.close()
@@ -328,7 +329,7 @@ def test_children_that_others_start_end_with_this_process(tmp_path, ending, stat
 
 def test_worker_that_ends_at_once_is_an_error_not_an_endless_wait(tmp_path, monkeypatch):
   monkeypatch.setattr(local_worker, "_BINARY", "/bin/false")
-  with pytest.raises(local_worker.WorkerLostError, match="ended at once with status 1"):
+  with pytest.raises(errors.WorkerLostError, match="ended at once with status 1"):
     local_worker.LocalWorker(str(tmp_path / "log"))
 
 
@@ -337,7 +338,7 @@ def test_worker_that_never_answers_is_an_error_after_its_time(tmp_path, monkeypa
   silent.write_text("#!/bin/sh\nexec sleep 60\n")
   silent.chmod(0o755)
   monkeypatch.setattr(local_worker, "_BINARY", str(silent))
-  with pytest.raises(local_worker.WorkerLostError, match="did not answer on port"):
+  with pytest.raises(errors.WorkerLostError, match="did not answer on port"):
     local_worker.LocalWorker(str(tmp_path / "log"), start_seconds=0.5)
 
 

@@ -10,7 +10,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Optional
 
-_STOP_SECONDS = 5
+# On a machine that does much else, too.
+_STOP_SECONDS = 30
 _PR_SET_PDEATHSIG = 1
 # What has to be set in the child is set by a program between it and us. A `preexec_fn`
 # would do it after a fork, and gRPC, which TFF's executors use from other threads, may

@@ -5,10 +5,6 @@ from __future__ import annotations
 import tensorflow_federated as tff
 
 
-class UnsupportedComputationError(NotImplementedError):
-  """The computation uses something that the runtime does not run."""
-
-
 def to_call_dominant(comp: tff.Computation) -> tff.framework.ComputationBuildingBlock:
   """Expands compound operators and flattens the computation to a list of calls.
 

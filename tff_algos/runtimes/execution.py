@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos.errors import UnsupportedComputationError
 from tff_algos.runtimes import (
   accumulation,
   blocks,
@@ -18,7 +19,6 @@ from tff_algos.runtimes import (
   tracing,
   values,
 )
-from tff_algos.runtimes.compiler import UnsupportedComputationError
 from tff_algos.runtimes.planning import Node, Step
 from tff_algos.runtimes.values import Struct
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Optional
 
 import tensorflow_federated as tff
 
+from tff_algos.errors import UnsupportedComputationError
 from tff_algos.runtimes import compiler, values
-from tff_algos.runtimes.compiler import UnsupportedComputationError
 
 _blocks = tff.framework
 _Struct = tff.structure.Struct

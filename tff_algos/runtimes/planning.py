@@ -12,8 +12,8 @@ from typing import Any
 
 import tensorflow_federated as tff
 
+from tff_algos.errors import UnsupportedComputationError
 from tff_algos.runtimes import tracing, values
-from tff_algos.runtimes.compiler import UnsupportedComputationError
 from tff_algos.runtimes.tracing import Lazy
 from tff_algos.runtimes.values import Struct
 

@@ -9,7 +9,6 @@ here every wait is bounded and each worker has a thread.
 
 from __future__ import annotations
 
-import asyncio
 import collections
 import concurrent.futures
 import functools
@@ -22,40 +21,16 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
-import grpc
 import tensorflow_federated as tff
-from absl import logging
-from tensorflow_federated.proto.v0 import executor_pb2, executor_pb2_grpc
 
+from tff_algos.errors import WorkerLostError
 from tff_algos.runtimes import child_process, mergeable, tunnel
-from tff_algos.runtimes.local_worker import CHANNEL_OPTIONS, WorkerLostError
+from tff_algos.runtimes.remote_connection import LostError, RemoteWorker
 
-# How long a worker may take to answer when it is looked for, and when it is asked whether
-# it still lives while it computes.
-_FIND_SECONDS, _ALIVE_SECONDS = 5.0, 15.0
-_ASK_EVERY_SECONDS = 5.0
-# The share of the time that goes into looking for workers that are lost.
-_SEARCH_SHARE = 0.1
 # How long to wait for a worker to come back when all are lost.
 _RETURN_SECONDS = 20.0
 _POLL_SECONDS = 0.1
 _TUNNEL_START_SECONDS = 10.0
-_OPTIONS = [
-  *CHANNEL_OPTIONS,
-  # Else a new channel would be given the connection, or the failure, of the one before.
-  ("grpc.use_local_subchannel_pool", 1),
-]
-# What fails in a computation is INTERNAL, not one of these.
-_LOST_CODES = {
-  grpc.StatusCode.UNAVAILABLE,
-  grpc.StatusCode.FAILED_PRECONDITION,  # It was started again, and has lost what it had.
-  grpc.StatusCode.CANCELLED,
-  grpc.StatusCode.DEADLINE_EXCEEDED,
-}
-
-
-class _LostError(Exception):
-  """One worker is lost; another may do its work."""
 
 
 def parse_address(address: str) -> tuple[str, int]:
@@ -117,7 +92,7 @@ class RemoteWorkers:
     if tls is not None:
       self._tunnel = _Tunnel(addresses, tls, log_path)
       targets = [f"unix:{path}" for path in self._tunnel.sockets]
-    self._workers = [_Worker(*pair) for pair in zip(workers, targets)]
+    self._workers = [RemoteWorker(*pair) for pair in zip(workers, targets)]
     self.context = _Context(self._workers, self._why_lost)
     try:
       self.context.find_workers()
@@ -194,141 +169,10 @@ class _Tunnel:
     self._folder.cleanup()
 
 
-class _Stub(tff.framework.RemoteExecutorStub):
-  """The calls to a worker; a lost one is a `_LostError`, which TFF does not retry."""
-
-  def __init__(self, channel: grpc.Channel):
-    self._stub = executor_pb2_grpc.ExecutorGroupStub(channel)
-    # The worker has no such method, and says so: the shortest way to hear from it.
-    self._ask = channel.unary_unary("/tff_algos/IsAnyoneThere")
-    self._told: set[grpc.Future] = set()
-
-  @property
-  def is_ready(self) -> bool:
-    return self.answers(_ALIVE_SECONDS)
-
-  def answers(self, seconds: float) -> bool:
-    """Whether the worker answers within this time."""
-    try:
-      self._ask(b"", timeout=seconds)
-    except grpc.RpcError as error:
-      return error.code() not in _LOST_CODES
-    return True
-
-  def _call(self, method: Any, request) -> Any:
-    future = method.future(request)
-    while True:
-      try:
-        return future.result(timeout=_ASK_EVERY_SECONDS)
-      except grpc.FutureTimeoutError:
-        if not self.answers(_ALIVE_SECONDS):
-          future.cancel()
-          raise _LostError("it no longer answers") from None
-      except grpc.FutureCancelledError:
-        raise _LostError("the runtime was closed") from None
-      except grpc.RpcError as error:
-        if error.code() in _LOST_CODES:
-          raise _LostError(error.details()) from error
-        raise
-
-  def _tell(self, method: Any, request, response: Any) -> Any:
-    """A call that nobody waits for: a lost worker has forgotten everything anyway."""
-    try:
-      future = method.future(request)
-    except ValueError:  # The channel was closed.
-      return response
-    # gRPC cancels a call that is not referred to.
-    self._told.add(future)
-    future.add_done_callback(self._told.discard)
-    return response
-
-  def get_executor(self, request):
-    return self._call(self._stub.GetExecutor, request)
-
-  def create_value(self, request):
-    return self._call(self._stub.CreateValue, request)
-
-  def create_struct(self, request):
-    return self._call(self._stub.CreateStruct, request)
-
-  def create_call(self, request):
-    return self._call(self._stub.CreateCall, request)
-
-  def create_selection(self, request):
-    return self._call(self._stub.CreateSelection, request)
-
-  def compute(self, request):
-    return self._call(self._stub.Compute, request)
-
-  def dispose(self, request):
-    return self._tell(self._stub.Dispose, request, executor_pb2.DisposeResponse())
-
-  def dispose_executor(self, request):
-    response = executor_pb2.DisposeExecutorResponse()
-    return self._tell(self._stub.DisposeExecutor, request, response)
-
-
-class _Worker:
-  """One worker and the channel to it."""
-
-  def __init__(self, address: str, target: str):
-    self.address, self._target = address, target
-    self.is_lost, self._has_worked = True, False
-    self._search_at = 0.0
-    self._connect()
-
-  def _connect(self) -> None:
-    self._channel = grpc.insecure_channel(self._target, _OPTIONS)
-    self._stub = stub = _Stub(self._channel)
-
-    def make_executor(cardinalities):
-      # Larger batches would keep the client states of several rounds in the worker.
-      executor = tff.framework.RemoteExecutor(stub, dispose_batch_size=1)
-      executor.set_cardinalities({tff.CLIENTS: 0, **cardinalities})
-      return executor
-
-    self._context = tff.framework.AsyncExecutionContext(
-      executor_fn=tff.framework.ResourceManagingExecutorFactory(make_executor),
-      transform_args=tff.tensorflow.transform_args,
-      transform_result=tff.tensorflow.transform_result,
-    )
-
-  def search(self, must: bool) -> None:
-    """Looks whether a lost worker answers again.
-
-    Args:
-      must: Whether to do so even if the last time it took long and was not long ago.
-    """
-    start = time.monotonic()
-    if not self.is_lost or (start < self._search_at and not must):
-      return
-    # A connection to what is gone may hang for minutes: another one.
-    self._channel.close()
-    self._connect()
-    self.is_lost = not self._stub.answers(_FIND_SECONDS)
-    if self._has_worked and not self.is_lost:
-      logging.warning("worker %s is back", self.address)
-    self._has_worked |= not self.is_lost
-    end = time.monotonic()
-    self._search_at = end + (end - start) / _SEARCH_SHARE
-
-  def lose(self, why: Any) -> None:
-    """Remembers that it is lost."""
-    logging.warning("worker %s is lost: %s", self.address, why)
-    self.is_lost = True
-
-  def invoke(self, comp: tff.Computation, arg: Any) -> Any:
-    """Runs a compiled computation; raises `_LostError`."""
-    return asyncio.run(self._context.invoke(comp, arg))
-
-  def close(self) -> None:
-    self._channel.close()
-
-
 class _Context(tff.framework.SyncContext):
   """Divides a computation's clients over workers."""
 
-  def __init__(self, workers: Sequence[_Worker], why_lost: Callable[[], str]):
+  def __init__(self, workers: Sequence[RemoteWorker], why_lost: Callable[[], str]):
     self._workers, self._why_lost = workers, why_lost
     self._pool = concurrent.futures.ThreadPoolExecutor(
       len(workers), thread_name_prefix="worker"
@@ -363,7 +207,7 @@ class _Context(tff.framework.SyncContext):
       # Asked before the search: however long this process was held up, there is one more.
       is_late = time.monotonic() > deadline
       none_is_left = all(worker.is_lost for worker in self._workers)
-      search = functools.partial(_Worker.search, must=none_is_left)
+      search = functools.partial(RemoteWorker.search, must=none_is_left)
       list(self._pool.map(search, self._workers))
       if not all(worker.is_lost for worker in self._workers):
         self._has_worked = True
@@ -377,7 +221,7 @@ class _Context(tff.framework.SyncContext):
     """The results for some arguments, each worked out by whichever worker is free."""
     results: list = [None] * len(arguments)
     waiting = collections.deque(range(len(arguments)))
-    running: dict[concurrent.futures.Future, tuple[int, _Worker]] = {}
+    running: dict[concurrent.futures.Future, tuple[int, RemoteWorker]] = {}
     # A computation that kills every worker is not to do so for ever.
     losses_left = 2 * len(self._workers)
 
@@ -386,7 +230,7 @@ class _Context(tff.framework.SyncContext):
       number, worker = running.pop(future)
       try:
         results[number] = future.result()
-      except _LostError as error:
+      except LostError as error:
         waiting.appendleft(number)
         worker.lose(error)
         losses_left -= 1

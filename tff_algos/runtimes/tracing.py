@@ -9,8 +9,8 @@ from typing import Any, Optional
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos.errors import UnsupportedComputationError
 from tff_algos.runtimes import private_apis, values
-from tff_algos.runtimes.compiler import UnsupportedComputationError
 from tff_algos.runtimes.values import Struct
 
 _blocks = tff.framework

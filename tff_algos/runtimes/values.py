@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.runtimes.compiler import UnsupportedComputationError
+from tff_algos.errors import UnsupportedComputationError
 
 Struct = tff.structure.Struct
 
