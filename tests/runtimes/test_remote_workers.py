@@ -361,10 +361,10 @@ def test_survives_the_silent_loss_of_a_host(
   with remote:
     expected, before = _slow([1.0, 2.0, 3.0], 0.0)
     assert len(_processes(before)) == 2
-    monkeypatch.setattr(remote_workers, "_ASK_EVERY_SECONDS", 0.5)
-    monkeypatch.setattr(remote_workers, "_ALIVE_SECONDS", 1.0)
-    monkeypatch.setattr(remote_workers, "_FIND_SECONDS", 1.0)
-    monkeypatch.setattr(remote_workers, "_SEARCH_SHARE", 0.5)
+    monkeypatch.setattr(remote_connection, "_ASK_EVERY_SECONDS", 0.5)
+    monkeypatch.setattr(remote_connection, "_ALIVE_SECONDS", 1.0)
+    monkeypatch.setattr(remote_connection, "_FIND_SECONDS", 1.0)
+    monkeypatch.setattr(remote_connection, "_SEARCH_SHARE", 0.5)
     with _kill_while(0.5, lambda: ip("-n", lost, "link", "set", "eth0", "down")):
       total, results = _slow([1.0, 2.0, 3.0], _SECONDS)
     assert total == expected
