@@ -205,9 +205,9 @@ def _settings(paper: str) -> Settings:
     if not os.path.isdir(os.path.expanduser(folder)):
       raise InputError(f"--data_dirs: there is no folder {folder}.")
     data_dirs[name] = folder
-  if not 0 < flags.FLAGS.scale < math.inf:
+  if not 0 < flags.FLAGS.rounds_scale < math.inf:
     raise InputError(
-      f"--rounds_scale must be more than 0 and finite; found {flags.FLAGS.scale:g}."
+      f"--rounds_scale must be more than 0 and finite; found {flags.FLAGS.rounds_scale:g}."
     )
   out = os.path.join("results", paper)
   if flags.FLAGS.out is not None:
@@ -216,7 +216,7 @@ def _settings(paper: str) -> Settings:
   return Settings(
     out=out,
     repeats=flags.FLAGS.repeats,
-    rounds_scale=flags.FLAGS.scale,
+    rounds_scale=flags.FLAGS.rounds_scale,
     only=flags.FLAGS.only,
     data_dirs=data_dirs,
     cache_dir=flags.FLAGS.cache_dir,

@@ -6,13 +6,17 @@ of its own runs in a fork of one that has imported everything and done nothing.
 
 from __future__ import annotations
 
+import glob
+import itertools
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -25,12 +29,16 @@ _SERVER = """
   from tff_algos import preflight
   preflight.quiet([])
   import tensorflow_datasets
-  from binaries import experiment
+  from experiments import importing, runner, splits
+  from experiments.attacks import inversion
+  from experiments.forgetting import program
   from tasks.datasets import digits, picture_folder, tfds_images
   from tff_algos.algorithms import fed_avg, fed_gg, fed_sgd, scaffold
   from tff_algos.models import keras
 
   def run(request):
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     program = os.path.join(root, "binaries", request["program"])
     sys.path[:1] = [os.path.dirname(program), *request["paths"]]
     os.chdir(request["cwd"])
@@ -39,6 +47,7 @@ _SERVER = """
       os.dup2(os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     sys.argv = [program, *request["argv"]]
     try:
+      exec(request["before"], {})
       runpy.run_path(program, run_name="__main__")
       status = 0
     except SystemExit as end:
@@ -63,13 +72,23 @@ _SERVER = """
     return "did not end"
 
   answers = os.fdopen(os.dup(1), "w")
-  for line in sys.stdin:
-    request = json.loads(line)
-    child = os.fork()
-    if child == 0:
-      run(request)
-    answers.write(json.dumps(wait(child, request["seconds"])) + chr(10))
-    answers.flush()
+  children = set()
+  try:
+    for line in sys.stdin:
+      request = json.loads(line)
+      if "child" in request:
+        answer = wait(request["child"], request["seconds"])
+        children.remove(request["child"])
+      else:
+        answer = os.fork()
+        if answer == 0:
+          run(request)
+        children.add(answer)
+      answers.write(json.dumps(answer) + chr(10))
+      answers.flush()
+  finally:
+    for child in children:
+      os.kill(child, signal.SIGKILL)
 """
 
 
@@ -91,11 +110,66 @@ def environment(home: pathlib.Path) -> dict[str, str]:
   return {**env, "http_proxy": unreachable, "https_proxy": unreachable, "no_proxy": ""}
 
 
+def processes_of(session: int) -> dict[int, str]:
+  """Id and command of the session's processes that run."""
+  found = {}
+  for folder in glob.glob("/proc/[0-9]*"):
+    try:
+      stat = pathlib.Path(folder, "stat").read_text()
+      command = pathlib.Path(folder, "cmdline").read_text()
+    except OSError:
+      continue  # It has just ended.
+    state, _, _, its = stat.rsplit(")", 1)[1].split()[:4]
+    if int(its) == session and state != "Z":
+      found[int(os.path.basename(folder))] = command
+  return found
+
+
+def wait_for(found: Callable[[], object], seconds: float = 300) -> None:
+  """Waits until what it calls is true."""
+  deadline = time.monotonic() + seconds
+  while not found():
+    assert time.monotonic() < deadline
+    time.sleep(0.02)
+
+
+class Running:
+  """A program that runs in a fork, the leader of a process group of its own."""
+
+  def __init__(
+    self, server: ForkServer, child: int, out: pathlib.Path, err: pathlib.Path
+  ):
+    self._server, self._child, self._out, self._err = server, child, out, err
+
+  @property
+  def out(self) -> str:
+    """What it has printed since it started."""
+    return self._out.read_text() if self._out.exists() else ""
+
+  @property
+  def err(self) -> str:
+    """Likewise, on standard error."""
+    return self._err.read_text() if self._err.exists() else ""
+
+  def signal(self, number: signal.Signals) -> None:
+    """Sends it a signal."""
+    os.kill(self._child, number)
+
+  def signal_group(self, number: signal.Signals) -> None:
+    """Sends its process group a signal, as a terminal does."""
+    os.killpg(self._child, number)
+
+  def end(self, seconds: float = 300) -> Done:
+    """Waits for its end."""
+    answer = self._server.ask({"child": self._child, "seconds": seconds})
+    return Done(answer, self.out, self.err)
+
+
 class ForkServer:
   """A process that has imported everything and runs programs in forks of itself."""
 
   def __init__(self, folder: pathlib.Path):
-    self._out, self._err = folder / "out", folder / "err"
+    self._folder, self._numbers = folder, itertools.count()
     self._process = subprocess.Popen(
       [sys.executable, "-c", textwrap.dedent(_SERVER), str(ROOT)],
       stdin=subprocess.PIPE,
@@ -106,25 +180,48 @@ class ForkServer:
     )
 
   def __call__(
-    self, program: str, *flags: str, cwd: pathlib.Path, paths: Sequence[str] = ()
+    self,
+    program: str,
+    *flags: str,
+    cwd: pathlib.Path,
+    paths: Sequence[str] = (),
+    before: str = "",
   ) -> Done:
-    """Runs a program of binaries/ as `__main__`, to its end.
+    """Runs a program of binaries/ as `__main__`, to its end; arguments as of `start`."""
+    return self.start(program, *flags, cwd=cwd, paths=paths, before=before).end()
+
+  def start(
+    self,
+    program: str,
+    *flags: str,
+    cwd: pathlib.Path,
+    paths: Sequence[str] = (),
+    before: str = "",
+  ) -> Running:
+    """Runs a program of binaries/ as `__main__`.
 
     Args:
       program: Its file's name.
       *flags: Its command line.
       cwd: The folder it is run in.
       paths: What PYTHONPATH would hold.
+      before: Python that is run before it, to change what it is made of.
     """
-    assert self._process.stdin is not None and self._process.stdout is not None
-    files = {"out": str(self._out), "err": str(self._err)}
+    number = next(self._numbers)
+    out, err = self._folder / f"{number}.out", self._folder / f"{number}.err"
+    files = {"out": str(out), "err": str(err)}
     place = {"program": program, "paths": list(paths), "cwd": str(cwd)}
-    request = {**place, **files, "argv": flags, "seconds": 200}
+    child = self.ask({**place, **files, "argv": flags, "before": before})
+    return Running(self, child, out, err)
+
+  def ask(self, request: dict) -> int:
+    """Has it do something, which may take until a program ends."""
+    assert self._process.stdin is not None and self._process.stdout is not None
     self._process.stdin.write(json.dumps(request) + "\n")
     self._process.stdin.flush()
     answer = self._process.stdout.readline()
     assert answer, "the process that forks has ended"
-    return Done(json.loads(answer), self._out.read_text(), self._err.read_text())
+    return json.loads(answer)
 
   def close(self) -> None:
     """Ends it."""
