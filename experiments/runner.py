@@ -203,7 +203,7 @@ def _train(prepared: Prepared, folder: RunFolder, watcher: Watcher) -> loop.Resu
   progress = Progress(prepared.settings.rounds)
 
   def on_start(done: list[loop.Record]) -> None:
-    folder.note(first_round=len(done) + 1)
+    folder.note(first_round=len(done) + 1, last_round=None)
     writer.start(done)
     progress.start(len(done))
 

@@ -205,10 +205,9 @@ def _settings(paper: str) -> Settings:
     if not os.path.isdir(os.path.expanduser(folder)):
       raise InputError(f"--data_dirs: there is no folder {folder}.")
     data_dirs[name] = folder
-  if not 0 < flags.FLAGS.rounds_scale < math.inf:
-    raise InputError(
-      f"--rounds_scale must be more than 0 and finite; found {flags.FLAGS.rounds_scale:g}."
-    )
+  scale = flags.FLAGS.rounds_scale
+  if not 0 < scale < math.inf:
+    raise InputError(f"--rounds_scale must be more than 0 and finite; found {scale:g}.")
   out = os.path.join("results", paper)
   if flags.FLAGS.out is not None:
     out = os.path.expanduser(flags.FLAGS.out)
@@ -216,7 +215,7 @@ def _settings(paper: str) -> Settings:
   return Settings(
     out=out,
     repeats=flags.FLAGS.repeats,
-    rounds_scale=flags.FLAGS.rounds_scale,
+    rounds_scale=scale,
     only=flags.FLAGS.only,
     data_dirs=data_dirs,
     cache_dir=flags.FLAGS.cache_dir,

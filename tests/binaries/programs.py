@@ -7,11 +7,9 @@ of its own runs in a fork of one that has imported everything and done nothing.
 from __future__ import annotations
 
 import glob
-import itertools
 import json
 import os
 import pathlib
-import signal
 import subprocess
 import sys
 import textwrap
@@ -37,7 +35,7 @@ _SERVER = """
   from tff_algos.models import keras
 
   def run(request):
-    os.setsid()
+    os.setsid()  # What it sends to its process group is for itself.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     program = os.path.join(root, "binaries", request["program"])
     sys.path[:1] = [os.path.dirname(program), *request["paths"]]
@@ -72,23 +70,13 @@ _SERVER = """
     return "did not end"
 
   answers = os.fdopen(os.dup(1), "w")
-  children = set()
-  try:
-    for line in sys.stdin:
-      request = json.loads(line)
-      if "child" in request:
-        answer = wait(request["child"], request["seconds"])
-        children.remove(request["child"])
-      else:
-        answer = os.fork()
-        if answer == 0:
-          run(request)
-        children.add(answer)
-      answers.write(json.dumps(answer) + chr(10))
-      answers.flush()
-  finally:
-    for child in children:
-      os.kill(child, signal.SIGKILL)
+  for line in sys.stdin:
+    request = json.loads(line)
+    child = os.fork()
+    if child == 0:
+      run(request)
+    answers.write(json.dumps(wait(child, request["seconds"])) + chr(10))
+    answers.flush()
 """
 
 
@@ -133,43 +121,11 @@ def wait_for(found: Callable[[], object], seconds: float = 300) -> None:
     time.sleep(0.02)
 
 
-class Running:
-  """A program that runs in a fork, the leader of a process group of its own."""
-
-  def __init__(
-    self, server: ForkServer, child: int, out: pathlib.Path, err: pathlib.Path
-  ):
-    self._server, self._child, self._out, self._err = server, child, out, err
-
-  @property
-  def out(self) -> str:
-    """What it has printed since it started."""
-    return self._out.read_text() if self._out.exists() else ""
-
-  @property
-  def err(self) -> str:
-    """Likewise, on standard error."""
-    return self._err.read_text() if self._err.exists() else ""
-
-  def signal(self, number: signal.Signals) -> None:
-    """Sends it a signal."""
-    os.kill(self._child, number)
-
-  def signal_group(self, number: signal.Signals) -> None:
-    """Sends its process group a signal, as a terminal does."""
-    os.killpg(self._child, number)
-
-  def end(self, seconds: float = 300) -> Done:
-    """Waits for its end."""
-    answer = self._server.ask({"child": self._child, "seconds": seconds})
-    return Done(answer, self.out, self.err)
-
-
 class ForkServer:
   """A process that has imported everything and runs programs in forks of itself."""
 
   def __init__(self, folder: pathlib.Path):
-    self._folder, self._numbers = folder, itertools.count()
+    self._out, self._err = folder / "out", folder / "err"
     self._process = subprocess.Popen(
       [sys.executable, "-c", textwrap.dedent(_SERVER), str(ROOT)],
       stdin=subprocess.PIPE,
@@ -187,41 +143,24 @@ class ForkServer:
     paths: Sequence[str] = (),
     before: str = "",
   ) -> Done:
-    """Runs a program of binaries/ as `__main__`, to its end; arguments as of `start`."""
-    return self.start(program, *flags, cwd=cwd, paths=paths, before=before).end()
-
-  def start(
-    self,
-    program: str,
-    *flags: str,
-    cwd: pathlib.Path,
-    paths: Sequence[str] = (),
-    before: str = "",
-  ) -> Running:
-    """Runs a program of binaries/ as `__main__`.
+    """Runs a program of binaries/ as `__main__`, to its end.
 
     Args:
       program: Its file's name.
       *flags: Its command line.
       cwd: The folder it is run in.
       paths: What PYTHONPATH would hold.
-      before: Python that is run before it, to change what it is made of.
+      before: Python that is run before it, to change what the program is made of.
     """
-    number = next(self._numbers)
-    out, err = self._folder / f"{number}.out", self._folder / f"{number}.err"
-    files = {"out": str(out), "err": str(err)}
-    place = {"program": program, "paths": list(paths), "cwd": str(cwd)}
-    child = self.ask({**place, **files, "argv": flags, "before": before})
-    return Running(self, child, out, err)
-
-  def ask(self, request: dict) -> int:
-    """Has it do something, which may take until a program ends."""
     assert self._process.stdin is not None and self._process.stdout is not None
+    files = {"out": str(self._out), "err": str(self._err)}
+    place = {"program": program, "paths": list(paths), "cwd": str(cwd)}
+    request = {**place, **files, "argv": flags, "before": before, "seconds": 400}
     self._process.stdin.write(json.dumps(request) + "\n")
     self._process.stdin.flush()
     answer = self._process.stdout.readline()
     assert answer, "the process that forks has ended"
-    return json.loads(answer)
+    return Done(json.loads(answer), self._out.read_text(), self._err.read_text())
 
   def close(self) -> None:
     """Ends it."""

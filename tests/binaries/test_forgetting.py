@@ -2,10 +2,74 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
+from training import assert_refused, at_round
+
 
 def test_bad_flag_gets_one_sentence_and_nothing_is_written(fork_program, tmp_path):
   flags = ["--rounds=1", f"--run_dir={tmp_path / 'run'}"]
   done = fork_program("forgetting.py", *flags, cwd=tmp_path)
-  assert done.status == 2 and done.err.count("\n") == 1
-  assert "--rounds must be at least 2" in done.err
+  assert_refused(done, "--rounds=1")
+  assert not list(tmp_path.iterdir())
+
+
+def test_the_folder_alone_is_enough_to_go_on(fork_program, tmp_path):
+  """With a driver and measurements that are no defaults."""
+  run_dir = tmp_path / "run"
+  flags = [
+    *("--task=digits_cnn", "--driver=fedavg", "--algorithms=fedavg,fedprox"),
+    *("--hparams=epochs=1,fedprox:mu=0.5", "--num_clients=10", "--clients_per_round=2"),
+    *("--eval_every=2", "--rounds=4", f"--cache_dir={tmp_path / 'cache'}"),
+  ]
+  whole = fork_program(
+    "forgetting.py", *flags, f"--run_dir={tmp_path / 'whole'}", cwd=tmp_path
+  )
+  assert (whole.status, whole.err) == (0, "")
+  assert whole.out.startswith("forgetting on digits_cnn: loading TensorFlow and data\n")
+  stop = at_round(1, "os.kill(os.getpid(), signal.SIGTERM)")
+  place = f"--run_dir={run_dir}"
+  done = fork_program("forgetting.py", *flags, place, cwd=tmp_path, before=stop)
+  assert done.status == 75
+  done = fork_program("forgetting.py", place, "--resume", cwd=tmp_path)
+  assert (done.status, done.err) == (0, "")
+  assert done.out.startswith("forgetting on digits_cnn: loading TensorFlow and data\n")
+  for name in ("forgetting.csv", "table.md"):
+    assert (run_dir / name).read_text() == (tmp_path / "whole" / name).read_text()
+
+  # Other measurements are refused, and train.py may not forget what they were.
+  other = "--algorithms=fedavg"
+  done = fork_program("forgetting.py", place, "--resume", other, cwd=tmp_path)
+  assert_refused(done, "algorithms.fedprox={", ", not None")
+  done = fork_program(
+    "forgetting.py", place, "--resume", "--hparams=fedprox:mu=0.25", cwd=tmp_path
+  )
+  assert_refused(done, "algorithms.fedprox.mu=0.5, not 0.25")
+  before = json.loads((run_dir / "config.json").read_text())["forgetting"]
+  done = fork_program("train.py", place, "--resume", cwd=tmp_path)
+  assert (done.status, done.err) == (0, "")
+  after = json.loads((run_dir / "config.json").read_text())
+  assert after["forgetting"] == before and len(after["sessions"]) == 3
+
+
+@pytest.mark.parametrize(
+  "flags, said",
+  [
+    (["--algorithms="], "--algorithms must name at least one, each once."),
+    (["--algorithms=fedavg,fedavg"], "--algorithms must name at least one, each once."),
+    (["--algorithms=fedavgg"], "did you mean 'fedavg'"),
+    (["--driver=fedavgg"], "did you mean 'fedavg'"),
+    (["--driver=fedavg", "--algorithms=fedavg", "--fisher"], "name fedreg in"),
+    (["--eval_every=0"], "--eval_every=0"),
+    (["--hparams=gama=1"], "'gama=1' is no name=value"),
+    (["--resume"], "--resume needs --run_dir"),
+    (["--task=mnist_two_clas"], "did you mean 'mnist_two_class'"),
+  ],
+)
+def test_mistake_is_one_sentence_and_nothing_is_written(
+  fork_program, tmp_path, flags, said
+):
+  done = fork_program("forgetting.py", *flags, cwd=tmp_path)
+  assert_refused(done, said)
   assert not list(tmp_path.iterdir())
