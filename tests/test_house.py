@@ -53,6 +53,20 @@ def test_imports_run_one_way(tree):
     assert not _imported_by(path) & above, path
 
 
+def test_an_error_that_programs_know_is_one_class():
+  """Of another class of its name they would say that it is a defect."""
+  classes = [
+    (node.name, path.relative_to(_ROOT).as_posix())
+    for tree in _TREES
+    for path in _files(tree)
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    if isinstance(node, ast.ClassDef)
+  ]
+  known = {name for name, path in classes if path == "tff_algos/errors.py"}
+  assert {"InputError", "UnsupportedComputationError", "WorkerLostError"} <= known
+  assert {path for name, path in classes if name in known} == {"tff_algos/errors.py"}
+
+
 def test_programs_are_those_that_are_known():
   assert [path.stem for path in _files("binaries")] == _PROGRAMS
 

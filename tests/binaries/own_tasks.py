@@ -60,4 +60,11 @@ not_built = good._replace(
   build_keras_model=lambda *_: tf.keras.Sequential([layers.Dense(2)])
 )
 no_hparam = good._replace(hparams=dict(epochs=0))
+
+
+def _load_none(data_dir, cache_dir):
+  return len(None)
+
+
+broken_loader = good._replace(load_data=_load_none)
 not_a_task = 7

@@ -227,3 +227,32 @@ def test_mistake_in_a_process_of_its_own(tmp_path, tmp_path_factory, flags, word
   done = Process(*where, *flags, cwd=tmp_path, home=home).end()
   assert_refused(done, *words)
   assert tree(tmp_path) == set()
+
+
+# --- Not the user's -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  "flags, before, said",
+  [
+    (
+      ["--task=own_tasks:good"],
+      "def build(*_): raise ValueError('inside')\n"
+      "from experiments import preparation; preparation.build = build",
+      "ValueError: inside",
+    ),
+    (["--task=own_tasks:broken_loader"], "", "TypeError: object of type 'NoneType'"),
+  ],
+  ids=["builder", "loader of one's own"],
+)
+def test_defect_has_a_traceback_and_asks_for_a_report(
+  run_forked, tmp_path, flags, before, said
+):
+  run_dir, where = place(tmp_path)
+  done = run_forked(*flags, *where, cwd=tmp_path, before=before)
+  assert done.status == 1
+  first, *_, error, last = done.err.splitlines()
+  assert first == "Traceback (most recent call last):"
+  assert error.startswith(said)
+  assert "please report it" in last
+  assert not run_dir.exists()

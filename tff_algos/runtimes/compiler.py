@@ -8,9 +8,7 @@ from tensorflow_federated.python.core.environments.tensorflow_backend import (
 )
 from tensorflow_federated.python.core.impl.compiler import transformations
 
-
-class UnsupportedComputationError(NotImplementedError):
-  """The computation uses something that the runtime does not run."""
+from tff_algos.errors import UnsupportedComputationError as UnsupportedComputationError
 
 
 def to_call_dominant(comp: tff.Computation) -> tff.framework.ComputationBuildingBlock:

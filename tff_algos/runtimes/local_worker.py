@@ -17,6 +17,7 @@ import grpc
 import portpicker
 import tensorflow_federated as tff
 
+from tff_algos.errors import WorkerLostError
 from tff_algos.runtimes import child_process
 
 _BINARY = child_process.worker_binary()
@@ -26,10 +27,6 @@ CHANNEL_OPTIONS = [
 # A worker is on this machine or in this network: no proxy is to be asked for it.
 CHANNEL_OPTIONS.append(("grpc.enable_http_proxy", 0))
 _POLL_SECONDS = 0.02
-
-
-class WorkerLostError(RuntimeError):
-  """The worker, or every worker, did not start or died too often; not retried."""
 
 
 class Worker:
