@@ -17,7 +17,6 @@ from typing import Any, Optional
 
 from experiments.run_folder import provenance
 from tff_algos.errors import InputError
-from tff_algos.simulation import records
 
 CONFIG = "config.json"
 _SESSIONS = "sessions"
@@ -139,6 +138,8 @@ class RunFolder:
     self._write(held)
 
   def _write(self, manifest: Manifest) -> None:
+    from tff_algos.simulation import records  # Which imports Matplotlib.
+
     records.write_json(self.file(CONFIG), manifest)
 
 

@@ -30,9 +30,13 @@ _SERVER = """
   from experiments import importing, runner, splits
   from experiments.attacks import inversion
   from experiments.forgetting import program
+  from experiments.run_folder import provenance
   from tasks.datasets import digits, picture_folder, tfds_images
   from tff_algos.algorithms import fed_avg, fed_gg, fed_sgd, scaffold
   from tff_algos.models import keras
+
+  # The source may be edited while tests run, of which a run that goes on would warn.
+  provenance.git_commit = lambda: "0123abc"
 
   def run(request):
     os.setsid()  # What it sends to its process group is for itself.

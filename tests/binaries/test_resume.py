@@ -201,8 +201,8 @@ def test_only_a_given_algorithm_or_task_can_differ(run_forked, tmp_path):
   assert_refused(done, "mu=0.5, not 0.25")
   done = run_forked(*resume, "--algorithm=fedavg", cwd=tmp_path)
   assert_refused(done, "algorithm='fedgg', not 'fedavg'")
-  done = run_forked(*resume, "--task=own_tasks:other", cwd=tmp_path)
-  assert_refused(done, "task='own_tasks:good', not 'own_tasks:other'")
+  done = run_forked(*resume, "--task=own_tasks:batch_norm", cwd=tmp_path)
+  assert_refused(done, "task='own_tasks:good', not 'own_tasks:batch_norm'")
   done = run_forked(*resume, "--fedgg_mu=0.5", "--rounds=2", cwd=tmp_path)
   assert (done.status, done.err) == (0, "")
   assert len(metrics(run_dir)) == 2
@@ -366,7 +366,7 @@ def test_task_that_is_another_behind_its_name_is_refused(
 def test_client_files_that_somebody_has_changed_are_refused(mine, run_mine, tmp_path):
   cache = tmp_path / "cache"
   shutil.copytree(mine.folder / "cache", cache)
-  [path] = cache.rglob("0.client")
+  path = min(cache.rglob("*.client"))
   content = path.read_bytes()
   path.write_bytes(content[:-5] + bytes([content[-5] ^ 1]) + content[-4:])
   flags = [f"--run_dir={mine.run_dir}", f"--cache_dir={cache}", "--rounds=3", "--resume"]

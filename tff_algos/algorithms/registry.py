@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tff_algos import hyper_parameters
+from tff_algos.errors import InputError
 
 
 class Algorithm(NamedTuple):
@@ -242,11 +243,11 @@ def get(name: str) -> Algorithm:
   """The row of an algorithm.
 
   Raises:
-    ValueError: There is none of this name; the message gives the nearest.
+    InputError: There is none of this name; the message gives the nearest.
   """
   if name not in ALGORITHMS:
     nearest = difflib.get_close_matches(name, ALGORITHMS, n=1, cutoff=0)[0]
-    raise ValueError(
+    raise InputError(
       f"There is no algorithm {name!r}: did you mean {nearest!r}? "
       f"The algorithms are {', '.join(ALGORITHMS)}."
     )
