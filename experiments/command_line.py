@@ -127,7 +127,6 @@ def start(
     except Exception as error:
       _end(error)
 
-  sys.path.append(os.getcwd())  # Where a task of the user's own may be.
   try:
     app.run(run_main, flags_parser=parse_or_fail)
   except KeyboardInterrupt:

@@ -13,21 +13,16 @@ from tff_algos import runtimes
 from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.errors import InputError
 
-# A run may be resumed with other values of these; they do not change its numbers.
-FREE_ON_RESUME = (
-  "rounds",
-  "run_dir",
-  "data_dir",
-  "cache_dir",
-  "runtime",
-  "threads",
-  "devices",
-  "workers",
-  "worker_certificate",
-  "worker_key",
-  "worker_authority",
-  "checkpoint_every",
-  "target_accuracy",
+#: What of a manifest may differ where a run is resumed: it does not change the numbers;
+#: and hyper-parameters are compared as they are in the end, with all defaults.
+FREE_SETTINGS = frozenset(
+  f"flags.{name}"
+  for name in (
+    *("rounds", "run_dir", "data_dir", "cache_dir", "checkpoint_every"),
+    *("runtime", "threads", "devices", "workers"),
+    *("worker_certificate", "worker_key", "worker_authority"),
+    *("target_accuracy", "hparams"),
+  )
 )
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import os
 from typing import Any, NamedTuple
 
-from experiments.config import FREE_ON_RESUME, Config, make_hparams
+from experiments.config import Config, make_hparams
 from experiments.run_folder import fingerprints
 from tasks import registry as tasks_registry
 from tff_algos.algorithms import registry as algorithms_registry
@@ -17,10 +17,6 @@ from tff_algos.simulation.client_state_store import ClientStateStore
 from tff_algos.templates.stateful_process import StatefulProcess
 
 CHECKPOINTS = "checkpoints"
-
-#: What of a manifest may differ where a run is resumed; its hyper-parameters are
-#: compared as they are in the end, with all defaults.
-FREE_SETTINGS = frozenset(f"flags.{name}" for name in (*FREE_ON_RESUME, "hparams"))
 
 
 class Prepared(NamedTuple):

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
 from experiments import command_line
-from experiments.config import Config
-from experiments.preparation import CHECKPOINTS, FREE_SETTINGS, Prepared, prepare
+from experiments.config import FREE_SETTINGS, Config
+from experiments.preparation import CHECKPOINTS, Prepared, prepare
 from experiments.progress import Progress, stopping_on_signal
 from experiments.run_folder import reading
 from experiments.run_folder.folder import RunFolder
@@ -213,7 +213,7 @@ def _train(prepared: Prepared, folder: RunFolder, watcher: Watcher) -> loop.Resu
 
   with stopping_on_signal() as should_stop:
     try:
-      return loop.run(
+      return loop.simulate(
         prepared.process,
         prepared.loaded.clients,
         prepared.settings,
@@ -237,8 +237,9 @@ def _finish(
     result.records, metric="test_accuracy", target=config.target_accuracy
   )
   summary["stopped_early"] = len(result.records) < config.rounds
-  if getattr(prepared.process, "privacy", None) is not None:
-    summary["privacy"] = _privacy(prepared, len(result.records))
+  if prepared.process.privacy is not None:
+    mechanism = prepared.process.privacy
+    summary["privacy"] = _privacy(prepared, mechanism, len(result.records))
   summary["peak_memory_bytes"] = _peak_memory() + runtime.worker_peak_memory()
   records.write_json(folder.file(records.SUMMARY), summary)
   note = f" ({prepared.loaded.note})" if prepared.loaded.note else ""
@@ -254,14 +255,15 @@ def _finish(
   return summary
 
 
-def _privacy(prepared: Prepared, rounds: int) -> dict[str, Any]:
+def _privacy(
+  prepared: Prepared, mechanism: accounting.GaussianMechanism, rounds: int
+) -> dict[str, Any]:
   """What holds for the examples of the client that took part most often."""
-  mechanism, settings = prepared.process.privacy, prepared.settings
+  settings = prepared.settings
   most = cohorts.most_participations(
     len(prepared.loaded.clients), settings.clients_per_round, settings.seed, rounds
   )
-  releases = most * mechanism.releases_per_round
-  epsilon = accounting.epsilon(mechanism.noise_multiplier, releases, mechanism.delta)
+  epsilon = mechanism.epsilon(most)
   return {
     "epsilon": epsilon if math.isfinite(epsilon) else None,
     "delta": mechanism.delta,

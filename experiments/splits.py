@@ -10,9 +10,10 @@ from typing import Any, NamedTuple, Optional
 
 from experiments import command_line, markdown
 from experiments.run_folder.folder import RunFolder
-from tasks import partitions
+from tasks import loading
 from tasks import registry as tasks_registry
 from tasks.datasets import dataset as dataset_lib
+from tff_algos import partitions
 from tff_algos.diagnostics import heterogeneity
 
 _COLUMNS = ("split", *heterogeneity.Summary._fields, "left_over")
@@ -65,9 +66,7 @@ def run(request: Request) -> None:
   data = dataset_lib.check(task.load_data(request.data_dir, cache_dir))
   drawn = []
   for spec in specs:
-    split = tasks_registry.split_over_clients(
-      data, spec, num_clients, request.partition_seed
-    )
+    split = loading.split_over_clients(data, spec, num_clients, request.partition_seed)
     counts = partitions.class_counts(split, data.train_y, data.num_classes)
     found = heterogeneity.summarize(counts)
     drawn.append(((spec, *found, len(split.left_over)), counts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
@@ -10,7 +11,7 @@ from typing import Any, Optional
 from absl import flags
 
 from experiments import command_line
-from experiments.config import Config, field_names, make_config
+from experiments.config import FREE_SETTINGS, Config, field_names, make_config
 from experiments.run_folder.folder import RunFolder
 from tasks import registry as tasks_registry
 from tff_algos import hyper_parameters
@@ -46,11 +47,12 @@ def parse(argv: Sequence[str]) -> list[str]:
   return command_line.parse_flags(argv)
 
 
+@functools.cache  # Whose default folder's name has the time.
 def config() -> Config:
   """The settings that the parsed flags say, over those of the run that is resumed.
 
   Raises:
-    InputError: They cannot be used.
+    InputError: They cannot be used, or are not those of that run.
   """
   values = flags.FLAGS
   if values.resume and values.run_dir is None:
@@ -58,13 +60,17 @@ def config() -> Config:
   held = _held(values.run_dir) if values.resume else {}
   own = ("algorithm", "task", "hparams")
   given = command_line.given_flags([name for name in field_names() if name not in own])
-  return make_config(
+  made = make_config(
     values.algorithm,
     values.task,
     held=held or None,
     hparams=_given_hparams(values.algorithm),
     **given,
   )
+  if held:  # Before TensorFlow is imported.
+    settings = {"flags": dataclasses.asdict(made)}
+    RunFolder(made.run_dir).check(settings, free=FREE_SETTINGS)
+  return made
 
 
 def print_list() -> None:

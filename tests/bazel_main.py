@@ -10,7 +10,8 @@ import pytest
 
 def main(path: str) -> int:
   """Runs a test file; returns the exit status."""
-  options = ["-p", "no:cacheprovider", "-c", "pyproject.toml"]
+  # Bazel runs files beside each other itself.
+  options = ["--numprocesses=0", "-p", "no:cacheprovider", "-c", "pyproject.toml"]
   if "XML_OUTPUT_FILE" in os.environ:  # Where Bazel looks for the results.
     options.append(f"--junitxml={os.environ['XML_OUTPUT_FILE']}")
   status = pytest.main([*options, path])

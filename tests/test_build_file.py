@@ -1,154 +1,150 @@
-"""BUILD lists all files and what they import; where Bazel is installed, it accepts it."""
+"""The BUILD files hold every file; where Bazel is installed, it reads them as we do."""
 
 from __future__ import annotations
 
 import ast
 import collections
-import importlib.util
 import pathlib
 import shutil
 import subprocess
+import types
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
-_TREES = ("tff_algos", "tasks", "binaries", "tests")
-_IMPORT_ROOTS = ("", "tests/conformance/")
-_RUNNER = "tests/bazel_main.py"
+_PACKAGES = ("tff_algos", "tasks", "experiments", "binaries")
+_TREES = (*_PACKAGES, "tests")
+_BUILDS = [
+  _ROOT / "BUILD",
+  *sorted(build for tree in _TREES for build in (_ROOT / tree).rglob("BUILD")),
+]
+_RUNNER = "tests/bazel_main.py"  # Of every py_test.
 
 
-def _read_build() -> dict[str, dict]:
-  """The rules of BUILD by name, each with its attributes and its "rule"."""
-  rules: dict[str, dict] = {}
+def _glob(folder: pathlib.Path, patterns: Iterable[str], exclude=(), **_) -> list[str]:
+  """As Bazel's, which takes nothing that is below another BUILD."""
 
-  def define(rule: str):
-    def add(**attributes):
-      assert attributes["name"] not in rules
-      rules[attributes["name"]] = {"rule": rule, "srcs": [], "deps": [], **attributes}
+  def is_own(path: pathlib.Path) -> bool:
+    above = [parent for parent in path.parents if folder in parent.parents]
+    return path.is_file() and not any((parent / "BUILD").exists() for parent in above)
+
+  found = {path for pattern in patterns for path in folder.glob(pattern) if is_own(path)}
+  return sorted({path.relative_to(folder).as_posix() for path in found} - set(exclude))
+
+
+def _read(build: pathlib.Path) -> list[dict[str, Any]]:
+  """The rules of a BUILD: kind, name, srcs, data and deps, all by their full labels."""
+  package = build.parent.relative_to(_ROOT).as_posix().rstrip(".")
+  rules = []
+
+  def full(label: str) -> str:
+    if not label.startswith("//"):
+      return f"//{package}:{label.lstrip(':')}"
+    return label if ":" in label else f"{label}:{label.rpartition('/')[2]}"
+
+  def rule(kind: str):
+    def add(name: str, actual: Any = (), **attributes) -> None:
+      named = {key: attributes.get(key, []) for key in ("srcs", "data", "deps")}
+      named["deps"] = [*named["deps"], actual] if actual else named["deps"]
+      labels = {key: [full(label) for label in named[key]] for key in named}
+      rules.append({"kind": kind, "name": full(name), **labels})
 
     return add
 
-  names = {rule: define(rule) for rule in ("py_library", "py_binary", "py_test")}
-  text = (_ROOT / "BUILD").read_text(encoding="utf-8")
-  exec(compile(text, "BUILD", "exec"), {"package": lambda **_: None, **names})
+  def glob(patterns: Iterable[str], **options) -> list[str]:
+    return _glob(build.parent, patterns, **options)
+
+  kinds = ("py_library", "py_binary", "py_test", "filegroup", "alias")
+  silent = ("load", "package", "licenses", "exports_files")
+  given: dict[str, Any] = {name: lambda *_, **__: None for name in silent}
+  given |= {kind: rule(kind) for kind in kinds} | {"glob": glob}
+  native = types.SimpleNamespace(package_name=lambda: package, **given)
+  scope = {**given, "native": native}
+  for path in (_ROOT / "build_defs.bzl", build):
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), scope)
   return rules
 
 
-@pytest.fixture(scope="module")
-def rules():
-  return _read_build()
+def _path(label: str) -> str:
+  return label[2:].replace(":", "/").lstrip("/")
 
 
 @pytest.fixture(scope="module")
-def files():
-  """All Python files but the runner, which is in the srcs of every test."""
-  found = [p for tree in _TREES for p in (_ROOT / tree).rglob("*.py")]
-  return sorted({p.relative_to(_ROOT).as_posix() for p in found} - {_RUNNER})
+def rules() -> dict[str, dict[str, Any]]:
+  read = [rule for build in _BUILDS for rule in _read(build)]
+  by_name = {rule["name"]: rule for rule in read}
+  assert len(by_name) == len(read)
+  return by_name
 
 
-def _script():
-  spec = importlib.util.spec_from_file_location("build_file", _ROOT / ".ci/build_file.py")
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module
+def _kind(path: str) -> str:
+  """The rule that a Python file belongs to."""
+  if pathlib.PurePosixPath(path).name.startswith("test_"):
+    return "py_test"
+  return "py_binary" if path.startswith(("binaries/", "tests/faults/")) else "py_library"
 
 
-def _labels(rule: dict) -> list[str]:
-  named = [*rule["deps"], *rule.get("data", ())]
-  return [label[1:] for label in named if label.startswith(":")]
+def _files(*trees: str) -> set[str]:
+  found = {path for tree in trees for path in (_ROOT / tree).rglob("*")}
+  found = {p for p in found if p.is_file() and p.suffix != ".pyc" and p.name != "BUILD"}
+  return {path.relative_to(_ROOT).as_posix() for path in found}
 
 
-def _closure(rules: dict[str, dict], name: str) -> set[str]:
-  """The sources of a rule and of all that it depends on."""
-  sources, seen, waiting = set(), set(), [name]
-  while waiting:
-    name = waiting.pop()
-    if name not in seen:
-      seen.add(name)
-      sources |= set(rules[name]["srcs"])
-      waiting += [label[1:] for label in rules[name]["deps"]]
-  return sources
+def test_each_file_is_in_one_rule(rules):
+  listed = collections.Counter(
+    (_path(source), rule["kind"])
+    for rule in rules.values()
+    for source in rule["srcs"]
+    if rule["kind"].startswith("py_")
+  )
+  sources = {path for path in _files(*_TREES) if path.endswith(".py")} - {_RUNNER}
+  del listed[_RUNNER, "py_test"]
+  assert listed == {(path, _kind(path)): 1 for path in sources}
 
 
-def _imported_files(path: str) -> set[str]:
-  """The project's files that a file imports, with the packages that these are in."""
+def test_each_file_beside_the_code_is_data(rules):
+  data = {_path(label) for rule in rules.values() for label in rule["data"]}
+  assert {path for path in _files(*_PACKAGES) if not path.endswith(".py")} <= data
+
+
+def test_each_label_is_a_target_or_a_file(rules):
+  for name, rule in rules.items():
+    for label in (*rule["srcs"], *rule["data"], *rule["deps"]):
+      assert label in rules or (_ROOT / _path(label)).is_file(), f"{name}: {label}"
+
+
+def _runfiles(rules: dict[str, dict[str, Any]], name: str) -> set[str]:
+  """The packages whose files a rule finds when it runs."""
+  needed = [n for n in rules[name]["data"] + rules[name]["deps"] if n in rules]
+  below = (_runfiles(rules, label) for label in needed)
+  return set.union({_path(name).partition("/")[0]}, *below)
+
+
+def _imported(path: str) -> set[str]:
+  """The packages that a file imports."""
   names = set()
   for node in ast.walk(ast.parse((_ROOT / path).read_text(encoding="utf-8"))):
     if isinstance(node, ast.Import):
       names |= {alias.name for alias in node.names}
     elif isinstance(node, ast.ImportFrom):
-      names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-  found = set()
-  for name in names:
-    for root in _IMPORT_ROOTS:
-      stem = root + name.replace(".", "/")
-      if (_ROOT / f"{stem}.py").is_file():
-        found.add(f"{stem}.py")
-      folders = [p.as_posix() for p in pathlib.PurePosixPath(f"{stem}/x").parents]
-      packages = [f"{folder}/__init__.py" for folder in folders]
-      found |= {p for p in packages if p.startswith(_TREES) and (_ROOT / p).is_file()}
-  return found
+      names.add(node.module or "")
+  return {name.partition(".")[0] for name in names}
 
 
-def test_build_is_what_the_script_writes():
-  written = (_ROOT / "BUILD").read_text(encoding="utf-8")
-  assert written == _script().render(), "refresh it with `python .ci/build_file.py`"
-
-
-def test_each_file_is_in_the_sources_of_one_rule(rules, files):
-  sources = [s for rule in rules.values() for s in rule["srcs"] if s != _RUNNER]
-  counts = collections.Counter(sources)
-  assert sorted(counts) == files
-  assert set(counts.values()) == {1}
-
-
-def test_each_listed_file_and_rule_exists(rules):
+def test_each_import_is_among_the_deps(rules):
   for name, rule in rules.items():
-    data = [entry for entry in rule.get("data", ()) if not entry.startswith(":")]
-    for path in [*rule["srcs"], *data]:
-      assert (_ROOT / path).is_file(), f"{name} lists {path}"
-    assert set(_labels(rule)) <= set(rules), name
+    sources = [_path(label) for label in rule["srcs"] if label.endswith(".py")]
+    imported = {package for path in sources for package in _imported(path)}
+    if rule["kind"].startswith("py_"):
+      missing = imported.intersection(_PACKAGES) - _runfiles(rules, name)
+      assert not missing, f"{name} imports {missing}"
 
 
-def test_each_test_file_is_a_py_test_that_runs_it(rules, files):
-  tests = {name: rule for name, rule in rules.items() if rule["rule"] == "py_test"}
-  in_tests = [path for path in files if path.startswith("tests/")]
-  wanted = [p for p in in_tests if pathlib.PurePosixPath(p).name.startswith("test_")]
-  assert sorted(f"{name}.py" for name in tests) == wanted
-  for name, rule in tests.items():
-    assert set(rule["srcs"]) == {_RUNNER, f"{name}.py"}
-    assert rule["main"] == _RUNNER
-    assert rule["args"] == [f"{name}.py"]
-    needed = {f"{parent}/conftest.py" for parent in pathlib.PurePosixPath(name).parents}
-    assert needed & set(files) <= _closure(rules, name)
-
-
-def test_each_program_is_a_py_binary(rules, files):
-  programs = [
-    path[: -len(".py")]
-    for path in files
-    if path.startswith("binaries/")
-    and '\nif __name__ == "__main__":' in (_ROOT / path).read_text(encoding="utf-8")
-  ]
-  binaries = [name for name, rule in rules.items() if rule["rule"] == "py_binary"]
-  assert sorted(binaries) == programs
-
-
-def test_each_import_is_covered(rules):
-  for name, rule in rules.items():
-    for path in rule["srcs"]:
-      missing = _imported_files(path) - _closure(rules, name)
-      assert not missing, f"{name} needs {missing}"
-
-
-def test_names_imported_on_first_use_are_covered(rules):
-  # `tff_algos` and the tables of algorithms and tasks import modules by their names.
-  everything = _closure(rules, "tff_algos")
-  algorithms = _closure(rules, "tff_algos/algorithms/registry")
-  models = _closure(rules, "tasks/registry")
-  assert "tff_algos/algorithms/fed_gg.py" in everything & algorithms
-  assert "tff_algos/simulation/loop.py" in everything
-  assert "tasks/models/cnn.py" in models
+def test_each_build_is_kept_by_hand():
+  lengths = {build: len(build.read_text().splitlines()) for build in _BUILDS}
+  assert max(lengths.values()) <= 60, lengths
 
 
 def test_bazel_lists_the_same_rules(rules, tmp_path):
@@ -162,7 +158,10 @@ def test_bazel_lists_the_same_rules(rules, tmp_path):
       (workspace / entry.name).symlink_to(entry)
   done = subprocess.run(
     # --batch leaves no server behind.
-    [bazel, "--batch", "--nohome_rc", f"--output_user_root={output}", "query", "//..."],
+    [
+      *(bazel, "--batch", "--nohome_rc", f"--output_user_root={output}"),
+      *("query", "//... + labels(srcs, //...)"),
+    ],
     cwd=workspace,
     stdin=subprocess.DEVNULL,
     capture_output=True,
@@ -171,4 +170,5 @@ def test_bazel_lists_the_same_rules(rules, tmp_path):
     check=False,
   )
   assert done.returncode == 0, done.stderr
-  assert sorted(done.stdout.split()) == sorted(f"//:{name}" for name in rules)
+  sources = {label for rule in rules.values() for label in rule["srcs"]}
+  assert set(done.stdout.split()) == sources | set(rules)

@@ -173,7 +173,7 @@ def test_range_in_words():
 @pytest.mark.parametrize("name", registry.ALGORITHMS)
 def test_every_algorithm_documents_its_hyper_parameters(name):
   """And takes its own defaults, which making one checks."""
-  for field in dataclasses.fields(registry.get(name).hparams_class()()):
+  for field in dataclasses.fields(registry.get(name).hparams_class()):
     assert field.metadata["help"].endswith(".")
     marks = ("paper", "derived", "convention")
     assert field.metadata["source"].startswith(marks), field.name
@@ -202,6 +202,6 @@ def test_with_values_replaces_without_checks_and_leaves_the_original():
 @pytest.mark.parametrize("name", registry.ALGORITHMS)
 def test_every_tunable_value_is_a_number(name):
   """They live in the server state as float32."""
-  values = hyper_parameters.tunable_values(registry.get(name).hparams_class()())
+  values = hyper_parameters.tunable_values(registry.get(name).hparams_class())
   assert values
   assert all(type(value) is float for value in values.values())

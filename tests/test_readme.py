@@ -17,7 +17,7 @@ _README = (_ROOT / "README.md").read_text()
 def test_the_table_of_algorithms_is_the_registry():
   rows = re.findall(r"^\| (\w+) \| `(\w+)` \| (.*) \| (.*) \|$", _README, re.MULTILINE)
   assert rows == [
-    (row.name, row.builder, row.description, row.source)
+    (row.name, row.builder.__name__, row.description, row.source)
     for row in registry.ALGORITHMS.values()
   ]
 

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -188,6 +188,7 @@ def write_clients(
   manifest = os.path.join(folder, _MANIFEST)
   if tf.io.gfile.exists(manifest):  # It would not fit the new files.
     tf.io.gfile.remove(manifest)
+  num_examples = []
   for place, (x, y) in enumerate(clients.values()):
     path = os.path.join(folder, _file_name(place))
     if place % _FILES_IN_FOLDER == 0:
@@ -196,7 +197,8 @@ def write_clients(
       f.write(np.int64(len(y)).tobytes())
       f.write(np.ascontiguousarray(x).tobytes())
       f.write(np.ascontiguousarray(y).tobytes())
-  content = dict(ids=list(clients), num_examples=[len(y) for _, y in clients.values()])
+    num_examples.append(len(y))
+  content = dict(ids=list(clients), num_examples=num_examples)
   with tf.io.gfile.GFile(manifest, "w") as f:
     f.write(json.dumps(content))
   return ClientDirectory(folder)
@@ -218,7 +220,7 @@ def _check_examples(client: str, x: np.ndarray, y: np.ndarray, spec: ExampleSpec
       )
 
 
-def fingerprint(*parts: Sequence[object]) -> str:
+def fingerprint(*parts: object) -> str:
   """A short name for a data set that changes when any part does.
 
   Args:

@@ -7,12 +7,16 @@ without end for a worker that cannot start.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import platform
 import sys
+import threading
+import types
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 _PYTHON = ((3, 9), (3, 11))
 # The tag of TFF's one wheel is manylinux_2_31_x86_64.
@@ -25,6 +29,7 @@ _PACKAGES = {
   "numpy": "numpy",
   "jax": "jax",
   "jaxlib": "jaxlib",
+  "lazy_loader": "lazy-loader",
   "matplotlib": "matplotlib",
   "scipy": "scipy",
   "sklearn": "scikit-learn",
@@ -110,6 +115,62 @@ def _package_problem() -> str:
   return ""
 
 
+_SLOW = ("tensorflow", "tensorflow_federated")
+
+
+def defer_tensorflow() -> None:
+  """Puts off importing TensorFlow and TFF until something of them is asked for.
+
+  From here on `import tensorflow as tf` costs nothing, so that a program can list the
+  algorithms and their hyper-parameters at once. What is imported already stays so.
+  """
+  for name in _SLOW:
+    spec = None if name in sys.modules else importlib.util.find_spec(name)
+    if spec is not None:
+      module = importlib.util.module_from_spec(spec)
+      module.__class__ = _Deferred
+      del module.__path__  # So that importing a submodule asks for it.
+      sys.modules[name] = module
+
+
+def load_tensorflow() -> None:
+  """Imports TensorFlow and TFF now, whether that was put off or not."""
+  for name in _SLOW:
+    module = importlib.import_module(name)
+    if isinstance(module, _Deferred):
+      module.load()
+
+
+class _Deferred(types.ModuleType):
+  """A module that runs when it is first asked for an attribute that it has not got.
+
+  Not one of `importlib.util.LazyLoader`, which runs when it is asked for any: an import
+  statement asks for `__spec__`.
+  """
+
+  _lock = threading.RLock()
+  _is_running = False
+
+  def __getattr__(self, name: str) -> Any:
+    with _Deferred._lock:  # Other threads wait until all is there.
+      if type(self) is _Deferred:
+        if self._is_running:
+          raise AttributeError(f"module {self.__name__!r} has no attribute {name!r} yet")
+        self.load()
+    return getattr(self, name)
+
+  def load(self) -> None:
+    """Runs the module, which is a plain one from then on."""
+    spec = self.__spec__
+    assert spec is not None and spec.loader is not None
+    with _Deferred._lock:
+      self._is_running = True
+      self.__path__ = spec.submodule_search_locations or []
+      spec.loader.exec_module(self)
+      del self._is_running
+      self.__class__ = types.ModuleType  # type: ignore[assignment]
+
+
 def asks_for_messages(argv: Sequence[str]) -> bool:
   """Whether the command line holds `--verbosity`."""
   return any(word.lstrip("-").startswith("verbosity") for word in argv)
@@ -127,6 +188,8 @@ def quiet(argv: Sequence[str]) -> None:
 def check_and_quiet(argv: Sequence[str]) -> None:
   """What every program calls first, before anything imports TensorFlow.
 
+  TensorFlow and TFF are deferred, so that flags are checked before they are loaded.
+
   Args:
     argv: The command line.
 
@@ -139,3 +202,4 @@ def check_and_quiet(argv: Sequence[str]) -> None:
     print(problem, file=sys.stderr)
     raise SystemExit(2)
   quiet(argv)
+  defer_tensorflow()

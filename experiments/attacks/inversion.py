@@ -23,7 +23,6 @@ from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.client_data import Examples
 from tff_algos.errors import InputError
 from tff_algos.privacy import gradient_inversion
-from tff_algos.privacy.dp_sgd_step import DpSgd
 from tff_algos.privacy.gradient_inversion import InversionHparams, Inverted
 from tff_algos.runtimes import in_process
 from tff_algos.runtimes import runtime as runtimes
@@ -152,13 +151,15 @@ def prepare(request: Request) -> Prepared:
     )
     one = Examples(tf.TensorSpec([1, *spec.x.shape]), tf.TensorSpec([1], tf.int32))
     seed = tf.TensorSpec([2], tf.int32)
-    return upload, tf.function(upload).get_concrete_function(one, seed)
+    send = tf.function(upload).get_concrete_function(one, seed)
+    return process.privacy is not None, upload, send
 
   victims = {}
   for row, hparams in zip(rows, all_hparams):
-    upload, send = upload_of(row, hparams)
-    if isinstance(hparams, DpSgd):
-      upload, _ = upload_of(row, dataclasses.replace(hparams, noise_multiplier=0.0))
+    is_private, upload, send = upload_of(row, hparams)
+    if is_private:
+      without_noise = dataclasses.replace(hparams, noise_multiplier=0.0)
+      _, upload, _ = upload_of(row, without_noise)
     invert = gradient_inversion.build_inversion(upload, x.shape[1:], request.search)
     victims[row.name] = Victim(hparams, send, invert)
   return Prepared(loaded.note, rounds, examples, x, y, victims)
@@ -176,7 +177,7 @@ def _weights_of(run: str, task: str, model: Any) -> RunWeights:
 
 def _hparams(row, task, given: Mapping[str, Any]):
   """The algorithm's, for one local step."""
-  cls = row.hparams_class()
+  cls = row.hparams_class
   one_step = {k: 1 for k in ("epochs", "batch_size") if hasattr(cls, k)}
   for name in one_step.keys() & given.keys():
     raise InputError(f"{name} is 1 here, for one step on one picture: leave it out.")

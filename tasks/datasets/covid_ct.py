@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tasks import partitions
 from tasks.datasets import dataset, picture_files
 from tff_algos.errors import InputError
+from tff_algos.partitions.proportions import round_columns
 
 #: What the labels 0 and 1 stand for [code, the publishers'].
 CLASSES = ("COVID", "NonCOVID")
@@ -103,7 +103,7 @@ def _groups(with_covid: Sequence[str], without: Sequence[str]) -> np.ndarray:
   )
   place = np.argsort(np.argsort(first))  # Sources in the order of the list.
   shares = len(without) * sizes[np.argsort(first), np.newaxis] / len(with_covid)
-  counts = partitions.round_columns(shares, len(without))[:, 0]
+  counts = round_columns(shares, len(without))[:, 0]
   others = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), counts))
   return np.concatenate([place[source_of], others]).astype(np.int32)
 

@@ -325,7 +325,6 @@ def test_fedprox_with_it_is_replayed(in_process, mlp, weighting):
 
 
 def test_fedprox_with_it_and_secure_sums_is_replayed(in_process, mlp):
-  """The part has another name in messages of a process than by itself."""
   hparams = _fed_prox_hparams()
   bound = 64.0
   process = _temporal_fed_prox(
@@ -362,6 +361,19 @@ def test_refuses_a_total_weight_that_is_not_positive(total_weight):
   message = rf"^total_weight must be positive and finite; found {total_weight}\.$"
   with pytest.raises(ValueError, match=message):
     TemporalWeightingFactory(_INITIAL, total_weight=total_weight)
+
+
+@pytest.mark.parametrize(
+  "factory, name",
+  [
+    (tff.aggregators.MeanFactory(), "MeanFactory"),
+    (tff.aggregators.UnweightedMeanFactory(), "UnweightedMeanFactory"),
+  ],
+)
+def test_refuses_what_averages_the_contributions(factory, name):
+  message = rf"^sum_factory must sum .*; found {name}, which averages\.$"
+  with pytest.raises(ValueError, match=message):
+    _factory(sum_factory=factory)
 
 
 def test_is_one_of_the_factories_whose_clients_remember():

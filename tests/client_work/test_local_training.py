@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tff_algos.client_data import Examples
 from tff_algos.client_work import gradients, local_training
-from tff_algos.hyper_parameters import LocalSgd
+from tff_algos.client_work.local_sgd import LocalSgd
 from tff_algos.models import functional
 
 _FEATURES = 3
@@ -158,10 +158,10 @@ def test_examples_are_preprocessed_once():
   model = _linear_regression(preprocess=lambda x: 2 * x)
   x, y = _examples(6)
   hparams = LocalSgd(epochs=2, batch_size=4, learning_rate=0.05)
-  found = local_training.train(
+  found = local_training.train_client(
     model, _START, _as_tensors(x, y), hparams, tf.constant([1, 2])
   )
-  expected = local_training.train(
+  expected = local_training.train_client(
     _MODEL, _START, _as_tensors(2 * x, y), hparams, tf.constant([1, 2])
   )
   for a, b in zip(found.weights, expected.weights):
@@ -188,7 +188,7 @@ def test_training_is_sgd_with_momentum_in_numpy(n, batch_size, epochs, momentum)
     epochs=epochs, batch_size=batch_size, learning_rate=0.02, momentum=momentum
   )
   seed = [n, epochs]
-  found = local_training.train(
+  found = local_training.train_client(
     _MODEL, _START, _as_tensors(x, y), hparams, tf.constant(seed)
   )
   replay = _Replay(hparams).run(x, y, seed)
@@ -210,7 +210,7 @@ def test_last_short_batch_counts_with_its_own_mean():
   hparams = LocalSgd(epochs=1, batch_size=3, learning_rate=0.05)
   replay = _Replay(hparams).run(x, y, [3, 4])
   assert replay.batch_sizes == [3, 3, 1]
-  found = local_training.train(
+  found = local_training.train_client(
     _MODEL, _START, _as_tensors(x, y), hparams, tf.constant([3, 4])
   )
   np.testing.assert_allclose(found.weights[0], replay.w, rtol=1e-5, atol=1e-6)
@@ -221,7 +221,7 @@ def test_training_is_the_same_inside_a_graph():
   hparams = LocalSgd(epochs=2, batch_size=4, learning_rate=0.05, momentum=0.5)
 
   def train(examples, seed):
-    return local_training.train(_MODEL, _START, examples, hparams, seed).weights
+    return local_training.train_client(_MODEL, _START, examples, hparams, seed).weights
 
   arguments = _as_tensors(x, y), tf.constant([1, 2])
   for a, b in zip(tf.function(train)(*arguments), train(*arguments)):
@@ -232,7 +232,7 @@ def test_another_seed_takes_other_batches():
   examples = _as_tensors(*_examples(10))
   hparams = LocalSgd(epochs=1, batch_size=2, learning_rate=0.05)
   found = {
-    local_training.train(_MODEL, _START, examples, hparams, tf.constant(seed))
+    local_training.train_client(_MODEL, _START, examples, hparams, tf.constant(seed))
     .weights[0]
     .numpy()
     .tobytes()
@@ -245,7 +245,7 @@ def test_loss_of_an_example_is_taken_before_the_step_that_uses_it():
   """With one step the loss is that of the start, not of where the step leads."""
   x, y = _examples(5)
   hparams = LocalSgd(epochs=1, batch_size=None, learning_rate=10.0)
-  found = local_training.train(
+  found = local_training.train_client(
     _MODEL, _START, _as_tensors(x, y), hparams, tf.constant([1, 2])
   )
   expected, _ = _loss_and_gradient(*_MODEL.initial_weights, x, y)
@@ -263,7 +263,7 @@ def test_adjusted_gradient_is_what_momentum_and_rate_act_on():
     doubled = tuple(2.0 * g for g in gradient)
     return doubled, (count + 1, first_weights + record)
 
-  found = local_training.train(
+  found = local_training.train_client(
     _MODEL,
     _START,
     _as_tensors(x, y),
@@ -291,7 +291,7 @@ def test_adjusted_gradient_is_what_momentum_and_rate_act_on():
 
 def _train(examples, hparams, seed=(5, 6), start=_START, model=_MODEL, **options):
   x, y = examples
-  return local_training.train(
+  return local_training.train_client(
     model, start, _as_tensors(x, y), hparams, tf.constant(seed), **options
   )
 
@@ -466,7 +466,7 @@ def test_hooks_are_the_same_inside_a_graph():
     return weights[0] + 0.1 * tf.reduce_mean(batch.x), weights[1]
 
   def train(examples, seed):
-    return local_training.train(
+    return local_training.train_client(
       _MODEL,
       _START,
       examples,

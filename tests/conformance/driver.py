@@ -26,12 +26,12 @@ SHAPE_THE_START = {"tau"}
 def hparams_of(name: str, **settings) -> Any:
   """Those of `problems`, as far as the algorithm has them, and `settings`."""
   common = where_it_has_them(name, **problems.LOCAL, **problems.SCHEDULE)
-  return registry.get(name).hparams_class()(**{**common, **settings})
+  return registry.get(name).hparams_class(**{**common, **settings})
 
 
 def where_it_has_them(name: str, **settings) -> dict:
   """Those of `settings` that are hyper-parameters of the algorithm."""
-  cls = registry.get(name).hparams_class()
+  cls = registry.get(name).hparams_class
   return {k: v for k, v in settings.items() if hasattr(cls, k)}
 
 

@@ -38,7 +38,7 @@ def upload_of(in_process):
   def get(name):
     if name not in made:
       row = registry.get(name)
-      cls = row.hparams_class()
+      cls = row.hparams_class
       given = dict(epochs=1, batch_size=1, learning_rate=_RATE, noise_multiplier=0.0)
       given.update(clip_norm=0.3, pseudo_step=0.01)
       hparams = cls(**{k: v for k, v in given.items() if hasattr(cls, k)})

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tff_algos.client_data import Examples
 from tff_algos.client_work import gradients, local_training
-from tff_algos.hyper_parameters import LocalSgd
+from tff_algos.client_work.local_sgd import LocalSgd
 from tff_algos.models import functional
 
 
@@ -97,7 +97,7 @@ def test_training_with_a_constant_gradient_goes_that_far(momentum):
   )
   ones = tf.ones([5])
   hparams = LocalSgd(epochs=3, batch_size=2, learning_rate=0.25, momentum=momentum)
-  result = local_training.train(
+  result = local_training.train_client(
     model, (tf.constant(0.0),), Examples(ones, ones), hparams, tf.constant([1, 2])
   )
   assert result.num_steps.numpy() == 9  # of 2, 2 and 1 examples in each epoch
@@ -146,7 +146,9 @@ def test_every_local_step_has_a_seed_of_its_own(problem_of):
   for seed in ([1, 2], [1, 3]):
     model = SeedsSeen(problem.model)
     hparams = LocalSgd(**problems.LOCAL)
-    result = local_training.train(model, weights, examples, hparams, tf.constant(seed))
+    result = local_training.train_client(
+      model, weights, examples, hparams, tf.constant(seed)
+    )
     assert len(model.seeds) == result.num_steps.numpy() == 9
     steps += model.seeds
   assert len(set(steps)) == 18

@@ -357,7 +357,7 @@ def test_dropout_works_inside_a_process(in_process, tmp_path):
   def train_directly(seed):
     start = tuple(map(tf.constant, model.initial_weights))
     examples = client_data.Examples(tf.constant(x), tf.constant(y))
-    return local_training.train(
+    return local_training.train_client(
       model, start, examples, hparams, tf.constant(seed)
     ).weights
 

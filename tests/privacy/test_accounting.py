@@ -96,6 +96,12 @@ def test_is_a_float_and_never_below_0():
   assert found >= 0
 
 
+@pytest.mark.parametrize("rounds, releases", [(0, 3), (1, 3), (4, 1), (5, 2)])
+def test_mechanism_of_a_process_counts_the_releases_of_all_rounds(rounds, releases):
+  mechanism = accounting.GaussianMechanism(1.5, releases, 1e-5)
+  assert mechanism.epsilon(rounds) == accounting.epsilon(1.5, rounds * releases, 1e-5)
+
+
 @pytest.mark.parametrize(
   "arguments",
   [

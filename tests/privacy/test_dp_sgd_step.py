@@ -1,7 +1,8 @@
-"""The private gradient: clipping, noise and sensitivity, from their definitions."""
+"""The private gradient: its mean, noise and sensitivity, from their definitions."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections import OrderedDict
@@ -11,15 +12,14 @@ import problems
 import pytest
 import replay
 import tensorflow as tf
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hypothesis_numpy
 from scipy import stats
 
-from tff_algos.algorithms import dp_sgd, fed_curv
+from tff_algos.algorithms import dp_sgd
 from tff_algos.client_data import Examples
-from tff_algos.client_work import gradients, local_training
-from tff_algos.hyper_parameters import LocalSgd
+from tff_algos.client_work import local_training
 from tff_algos.models import functional
 from tff_algos.privacy import dp_sgd_step
 
@@ -32,59 +32,6 @@ def _private(clip_norm=1.0, noise_multiplier=0.0, **options):
   )
 
 
-# --- Clipping ---------------------------------------------------------------------------
-
-_NUMBERS = st.floats(-1e4, 1e4, width=32, allow_subnormal=False)
-_GRADIENTS = st.tuples(
-  hypothesis_numpy.arrays(np.float32, (2, 3), elements=_NUMBERS),
-  hypothesis_numpy.arrays(np.float32, (4,), elements=_NUMBERS),
-  hypothesis_numpy.arrays(np.float32, (), elements=_NUMBERS),
-)
-
-
-def _clip(gradient, clip_norm) -> list[np.ndarray]:
-  clipped = dp_sgd_step.clip(tuple(map(tf.constant, gradient)), clip_norm)
-  return [g.numpy() for g in clipped]
-
-
-def _norm(arrays) -> float:
-  return replay.norm(replay.as_weights(arrays))
-
-
-@settings(deadline=None)
-@given(_GRADIENTS, st.floats(1e-3, 1e4))
-# Each array by itself is shorter than C.
-@example(
-  gradient=(
-    np.full((2, 3), 0.4, np.float32),
-    np.full(4, 0.45, np.float32),
-    np.float32(0),
-  ),
-  clip_norm=1.0,
-)
-def test_clipped_gradient_is_not_longer_and_keeps_its_direction(gradient, clip_norm):
-  length, found = _norm(gradient), _clip(gradient, clip_norm)
-  assert _norm(found) <= clip_norm * (1 + 1e-6)
-  scale = min(1.0, clip_norm / length) if length else 1.0
-  for a, b in zip(found, gradient):
-    np.testing.assert_allclose(a, scale * b.astype(np.float64), rtol=2e-6, atol=1e-30)
-
-
-@settings(deadline=None)
-@given(_GRADIENTS, st.floats(1.01, 1e3))
-def test_short_gradient_is_left_bit_for_bit(gradient, more):
-  found = _clip(gradient, max(more * _norm(gradient), 1e-6))
-  for a, b in zip(found, gradient):
-    np.testing.assert_array_equal(a, b)
-
-
-@pytest.mark.parametrize("clip_norm", [1e-6, 1.0])
-def test_zero_gradient_stays_zero(clip_norm):
-  found = _clip((np.zeros((2, 3), np.float32), np.zeros(1, np.float32)), clip_norm)
-  for a in found:
-    np.testing.assert_array_equal(a, np.zeros_like(a))
-
-
 # --- The gradient without noise ---------------------------------------------------------
 
 
@@ -93,11 +40,10 @@ def problem(request, tmp_path_factory) -> problems.Problem:
   return problems.make(request.param, str(tmp_path_factory.mktemp(request.param)))
 
 
-def _local_gradient(model, hparams, x, y, seed=_SEED):
+def _private_gradient(model, hparams, x, y, seed=_SEED):
   weights = tuple(map(tf.constant, model.initial_weights))
-  return dp_sgd_step.local_gradient(
-    model, hparams, weights, tf.constant(x), tf.constant(y), seed
-  )
+  batch = local_training.Batch(tf.range(len(y)), tf.constant(x), tf.constant(y), seed)
+  return dp_sgd_step.private_gradient(model, hparams, weights, batch)
 
 
 def _assert_close(found, expected):
@@ -107,7 +53,7 @@ def _assert_close(found, expected):
 
 def test_without_noise_and_clipping_it_is_the_batch_gradient(problem):
   x, y = problem.clients[1]
-  found, loss = _local_gradient(problem.model, _private(clip_norm=1e6), x, y)
+  found, loss = _private_gradient(problem.model, _private(clip_norm=1e6), x, y)
   mean_loss, expected = problem.numpy_model.loss_and_gradient(
     replay.as_weights(problem.model.initial_weights), *problem.numpy_examples(1)
   )
@@ -123,17 +69,8 @@ def test_without_noise_it_is_the_mean_of_the_clipped_gradients(problem):
   clip_norm = float(np.median([replay.norm(g) for g in each]))
   clipped = [replay.clipped(g, clip_norm) for g in each]
   expected = [sum(arrays) / len(y) for arrays in zip(*clipped)]
-  found, _ = _local_gradient(problem.model, _private(clip_norm), *problem.clients[1])
+  found, _ = _private_gradient(problem.model, _private(clip_norm), *problem.clients[1])
   _assert_close(found, expected)
-
-
-def test_other_hyper_parameters_take_the_plain_gradient(problem):
-  weights = tuple(map(tf.constant, problem.model.initial_weights))
-  x, y = map(tf.constant, problem.clients[1])
-  found = _local_gradient(problem.model, LocalSgd(), x, y)
-  expected = gradients.batch_gradient(problem.model, weights, x, y, _SEED)
-  for a, b in zip(tf.nest.flatten(found), tf.nest.flatten(expected)):
-    np.testing.assert_array_equal(a, b)
 
 
 # --- The noise --------------------------------------------------------------------------
@@ -164,7 +101,7 @@ _EXAMPLES = np.ones((_BATCH, 2), np.float32), np.zeros(_BATCH, np.float32)
 def _noise(seed, batch=_BATCH, **options) -> list[np.ndarray]:
   options = {**dict(clip_norm=_CLIP, noise_multiplier=_SIGMA), **options}
   x, y = (v[:batch] for v in _EXAMPLES)
-  drawn, _ = _local_gradient(_FLAT, _private(**options), x, y, tf.constant(seed))
+  drawn, _ = _private_gradient(_FLAT, _private(**options), x, y, tf.constant(seed))
   return [g.numpy() for g in drawn]
 
 
@@ -239,12 +176,13 @@ def test_every_local_step_draws_anew():
   def train(seed):
     draws.clear()
     weights = tuple(map(tf.constant, _FLAT.initial_weights))
-    local_training.train(
+    local_training.train_client(
       _FLAT,
       weights,
       Examples(*map(tf.constant, _EXAMPLES)),
       hparams,
       tf.constant(seed),
+      gradient_of=functools.partial(dp_sgd_step.private_gradient, _FLAT, hparams),
       adjust_gradient=record,
     )
     return list(draws)
@@ -310,7 +248,7 @@ def _assert_sensitivity(sum_of, data, bound):
 @given(_data_sets(), st.floats(0.01, 10))
 def test_one_example_moves_the_sum_of_gradients_by_at_most_c(linear, data, clip_norm):
   def sum_of(x, y):
-    found, _ = _local_gradient(linear, _private(clip_norm), x, y)
+    found, _ = _private_gradient(linear, _private(clip_norm), x, y)
     return [len(y) * g.numpy().astype(np.float64) for g in found]
 
   _assert_sensitivity(sum_of, data, clip_norm)
@@ -327,7 +265,9 @@ def test_one_example_moves_the_sum_of_squared_gradients_by_at_most_c_squared(
 
   def sum_of(x, y):
     examples = Examples(tf.constant(x), tf.constant(y))
-    found = fed_curv.fisher_information(linear, weights, examples, _SEED, hparams)
+    found = dp_sgd_step.private_fisher_information(
+      linear, hparams, weights, examples, _SEED
+    )
     return [len(y) * f.numpy().astype(np.float64) for f in found]
 
   _assert_sensitivity(sum_of, data, clip_norm**2)
@@ -338,7 +278,7 @@ def test_the_bound_is_reached(linear):
   x, y = np.full((3, _FEATURES), 9, np.float32), np.full(3, -90, np.float32)
 
   def sum_of(x, y):
-    found, _ = _local_gradient(linear, _private(0.5), x, y)
+    found, _ = _private_gradient(linear, _private(0.5), x, y)
     return [len(y) * g.numpy().astype(np.float64) for g in found]
 
   moved = _assert_sensitivity(sum_of, ((x, y), (-x[0], y[0])), 0.5)

@@ -88,8 +88,8 @@ _OPTIONS = dict(scaffold=dict(option="I"), fedavg=dict(momentum=0.5))
 def test_equals_one_client_after_another(name, model, clients, monkeypatch):
   row = registry.get(name)
   options = dict(batch_size=3, learning_rate=0.1, **_OPTIONS.get(name, {}))
-  known = row.hparams_class().__dataclass_fields__
-  hparams = row.hparams_class()(**{k: v for k, v in options.items() if k in known})
+  known = row.hparams_class.__dataclass_fields__
+  hparams = row.hparams_class(**{k: v for k, v in options.items() if k in known})
   process = row.build(model, hparams, num_clients=7, num_examples=sum(_SIZES))
   made = []
   original = blocks.plan

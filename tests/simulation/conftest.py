@@ -66,7 +66,7 @@ def process_of(federation):
   def get(name: str) -> StatefulProcess:
     if name not in built:
       row = registry.get(name)
-      hparams = row.hparams_class()()
+      hparams = row.hparams_class()
       population = dict(num_clients=len(_SIZES), num_examples=sum(_SIZES))
       built[name] = row.build(federation.model, hparams, **population)
     return built[name]

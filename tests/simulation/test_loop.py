@@ -20,10 +20,10 @@ from tff_algos.simulation import (
   evaluation,
   loop,
   seeds,
-  traffic,
 )
 from tff_algos.simulation.client_state_store import ClientStateStore
-from tff_algos.templates.stateful_process import RoundOutput
+from tff_algos.templates.ledger import RoundTraffic
+from tff_algos.templates.rounds import RoundOutput
 
 _SECONDS = ("seconds", "evaluation_seconds")
 
@@ -36,7 +36,12 @@ class _Notes:
 
   def __init__(self):
     self.rounds: list[list[tuple]] = []
-    self.next_fns = {"": self.next}
+    crossing = RoundTraffic(down={"model": 7, "hparams": 3}, up={"model": 3})
+    self.traffic = {"": crossing}
+
+  def kind_of_round(self, rounds_done):
+    del rounds_done
+    return ""
 
   def next_of(self, rounds_done):
     del rounds_done
@@ -65,9 +70,7 @@ class _Notes:
 
 
 @pytest.fixture
-def notes(monkeypatch):
-  crossing = traffic.RoundTraffic(down={"model": 7, "hparams": 3}, up={"model": 3})
-  monkeypatch.setattr(traffic, "bytes_per_client", lambda computation: crossing)
+def notes():
   return _Notes()
 
 
@@ -77,10 +80,16 @@ class _NotesOfTwoKinds(_Notes):
   def __init__(self):
     super().__init__()
     self.kinds: list[str] = []
-    self.next_fns = {"short": self.short, "long": self.long}
+    self.traffic = {
+      "short": RoundTraffic(down={"a": 5, "question": 2}, up={"a": 4}),
+      "long": RoundTraffic(down={"a": 5, "b": 8}, up={"a": 4, "answer": 1}),
+    }
+
+  def kind_of_round(self, rounds_done):
+    return "long" if rounds_done % 3 == 2 else "short"
 
   def next_of(self, rounds_done):
-    return self.next_fns["long" if rounds_done % 3 == 2 else "short"]
+    return getattr(self, self.kind_of_round(rounds_done))
 
   def short(self, *arguments):
     self.kinds.append("short")
@@ -92,12 +101,7 @@ class _NotesOfTwoKinds(_Notes):
 
 
 @pytest.fixture
-def notes_of_two_kinds(monkeypatch):
-  crossing = {
-    "short": traffic.RoundTraffic(down={"a": 5, "question": 2}, up={"a": 4}),
-    "long": traffic.RoundTraffic(down={"a": 5, "b": 8}, up={"a": 4, "answer": 1}),
-  }
-  monkeypatch.setattr(traffic, "bytes_per_client", lambda c: crossing[c.__name__])
+def notes_of_two_kinds():
   return _NotesOfTwoKinds()
 
 
@@ -112,7 +116,7 @@ def test_before_each_round_comes_what_it_starts_from(notes, federation):
     assert len(notes.rounds) == start.rounds_done  # Not yet done.
     starts.append(start)
 
-  loop.run(notes, federation.clients, _settings(5), before_round=before_round)
+  loop.simulate(notes, federation.clients, _settings(5), before_round=before_round)
   assert [start.rounds_done for start in starts] == [0, 1, 2, 3, 4]
   assert [start.state for start in starts] == [0, 1, 2, 3, 4]
   for start, given in zip(starts, notes.rounds):
@@ -121,7 +125,7 @@ def test_before_each_round_comes_what_it_starts_from(notes, federation):
 
 def test_each_round_has_the_cohort_of_its_seed(notes, federation):
   clients = federation.clients
-  result = loop.run(notes, clients, _settings(7))
+  result = loop.simulate(notes, clients, _settings(7))
   assert result.state == 7
   taken_part = collections.Counter()
   for round_num, given in enumerate(notes.rounds):
@@ -140,7 +144,7 @@ def test_each_round_has_the_cohort_of_its_seed(notes, federation):
 
 def test_record_of_a_round(notes, federation):
   values = {"loss": 0.25, "accuracy": 0.75}
-  [record] = loop.run(
+  [record] = loop.simulate(
     notes, federation.clients, _settings(1), evaluate=lambda weights: values
   ).records
   assert all(record.pop(name) >= 0 for name in _SECONDS)
@@ -166,7 +170,7 @@ def _bytes_of(record: loop.Record) -> dict[str, int]:
 
 def test_records_have_the_parts_of_all_kinds_of_rounds(notes_of_two_kinds, federation):
   """0 for a part that does not travel in this kind."""
-  rounds = loop.run(notes_of_two_kinds, federation.clients, _settings(4)).records
+  rounds = loop.simulate(notes_of_two_kinds, federation.clients, _settings(4)).records
   short = dict(
     bytes_down=21,
     bytes_down_a=15,
@@ -193,9 +197,9 @@ def test_resumed_run_goes_on_with_the_kind_of_its_round(
 ):
   notes, clients = notes_of_two_kinds, federation.clients
   settings = _settings(7, checkpoint_folder=str(tmp_path))
-  loop.run(notes, clients, settings, should_stop=lambda: len(notes.rounds) == 2)
+  loop.simulate(notes, clients, settings, should_stop=lambda: len(notes.rounds) == 2)
   assert notes.kinds == ["short", "short"]
-  loop.run(notes, clients, settings, resume=True)
+  loop.simulate(notes, clients, settings, resume=True)
   assert notes.kinds == ["short", "short", "long", "short", "short", "long", "short"]
 
 
@@ -211,7 +215,7 @@ def test_evaluates_at_the_interval_and_at_the_end(
     seen.append(int(weights[0]))
     return {"loss": 1.0}
 
-  result = loop.run(
+  result = loop.simulate(
     notes, federation.clients, _settings(rounds, eval_every=every), evaluate=evaluate
   )
   assert seen == expected
@@ -226,7 +230,7 @@ def test_reports_the_start_and_each_round(notes, federation, tmp_path):
     on_start=lambda records: events.append([r["round"] for r in records]),
     on_round=lambda record: events.append(record["round"]),
   )
-  loop.run(
+  loop.simulate(
     notes,
     federation.clients,
     settings,
@@ -235,7 +239,7 @@ def test_reports_the_start_and_each_round(notes, federation, tmp_path):
   )
   assert events == [[], 1, 2]
   events.clear()
-  loop.run(notes, federation.clients, settings, resume=True, **options)
+  loop.simulate(notes, federation.clients, settings, resume=True, **options)
   assert events == [[1, 2], 3, 4]
 
 
@@ -253,21 +257,21 @@ def test_saves_at_the_interval_and_at_the_end(
 
   monkeypatch.setattr(checkpoints, "save", note)
   settings = _settings(5, checkpoint_folder=str(tmp_path / "a"), checkpoint_every=every)
-  loop.run(notes, federation.clients, settings)
+  loop.simulate(notes, federation.clients, settings)
   assert saved == expected
-  loop.run(notes, federation.clients, _settings(5, checkpoint_every=1))
+  loop.simulate(notes, federation.clients, _settings(5, checkpoint_every=1))
   assert saved == expected  # Without a folder, none.
 
 
 def test_finished_run_resumed_does_nothing(notes, federation, tmp_path):
   settings = _settings(2, checkpoint_folder=str(tmp_path))
-  first = loop.run(notes, federation.clients, settings)
-  again = loop.run(notes, federation.clients, settings, resume=True)
+  first = loop.simulate(notes, federation.clients, settings)
+  again = loop.simulate(notes, federation.clients, settings, resume=True)
   assert len(notes.rounds) == 2
   assert again.records == first.records
   assert again.state == first.state
   longer = _settings(3, checkpoint_folder=str(tmp_path))
-  assert loop.run(notes, federation.clients, longer, resume=True).state == 3
+  assert loop.simulate(notes, federation.clients, longer, resume=True).state == 3
   assert len(notes.rounds) == 3
 
 
@@ -292,16 +296,16 @@ def test_impossible_settings_are_refused(values, match):
 def test_cohort_larger_than_the_population_is_refused(notes, federation):
   settings = loop.Settings(rounds=1, clients_per_round=7)
   with pytest.raises(ValueError, match="the number of clients"):
-    loop.run(notes, federation.clients, settings)
+    loop.simulate(notes, federation.clients, settings)
   assert notes.rounds == []
 
 
 def test_resuming_without_a_checkpoint_is_refused(notes, federation, tmp_path):
   with pytest.raises(FileNotFoundError, match="no checkpoint"):
     settings = _settings(1, checkpoint_folder=str(tmp_path))
-    loop.run(notes, federation.clients, settings, resume=True)
+    loop.simulate(notes, federation.clients, settings, resume=True)
   with pytest.raises(ValueError, match="checkpoints"):
-    loop.run(notes, federation.clients, _settings(1), resume=True)
+    loop.simulate(notes, federation.clients, _settings(1), resume=True)
   assert notes.rounds == []
 
 
@@ -312,7 +316,9 @@ def test_stopping_leaves_no_evaluation_that_an_unbroken_run_lacks(
     def evaluate(weights):
       return {"accuracy": float(weights[0])}
 
-    result = loop.run(notes, federation.clients, settings, evaluate=evaluate, **options)
+    result = loop.simulate(
+      notes, federation.clients, settings, evaluate=evaluate, **options
+    )
     return [(r["round"], r.get("test_accuracy")) for r in result.records]
 
   settings = _settings(6, eval_every=2, checkpoint_folder=str(tmp_path))
@@ -325,9 +331,9 @@ def test_stopping_leaves_no_evaluation_that_an_unbroken_run_lacks(
 def test_new_run_over_checkpoints_of_another_is_refused(notes, federation, tmp_path):
   """It would mix two runs: a checkpoint of the same round would be the older run's."""
   settings = _settings(2, checkpoint_folder=str(tmp_path))
-  loop.run(notes, federation.clients, settings)
+  loop.simulate(notes, federation.clients, settings)
   with pytest.raises(ValueError, match="resume"):
-    loop.run(notes, federation.clients, settings)
+    loop.simulate(notes, federation.clients, settings)
   assert len(notes.rounds) == 2
 
 
@@ -339,7 +345,7 @@ def test_cut_short_client_file_stops_the_run(process_of, federation, tmp_path):
   path.write_bytes(path.read_bytes()[:-3])
   settings = loop.Settings(rounds=1, clients_per_round=6)
   with pytest.raises(tf.errors.InvalidArgumentError, match="Not a client file"):
-    loop.run(process_of("fedavg"), damaged, settings)
+    loop.simulate(process_of("fedavg"), damaged, settings)
 
 
 # --- A real process: metrics, and a break makes no difference -----------------------
@@ -360,7 +366,7 @@ def _run(process, federation, folder, rounds: int = 6, clients=None, **options):
   evaluate = evaluation.build_evaluation(
     federation.model, federation.test_x, federation.test_y
   )
-  return loop.run(
+  return loop.simulate(
     process, clients or federation.clients, settings, evaluate=evaluate, **options
   )
 
@@ -493,8 +499,8 @@ def test_run_that_died_while_saving_and_was_resumed_is_the_unbroken_run(
 def test_metrics_of_a_real_round(process_of, federation):
   """Examples are those of the cohort; the loss of FedSGD is that of the start."""
   settings = loop.Settings(rounds=2, clients_per_round=4, seed=2)
-  result = loop.run(process_of("fedsgd"), federation.clients, settings)
-  crossing = traffic.bytes_per_client(process_of("fedsgd").next)
+  result = loop.simulate(process_of("fedsgd"), federation.clients, settings)
+  [crossing] = process_of("fedsgd").traffic.values()
   for round_num, record in enumerate(result.records):
     cohort = cohorts.uniform_cohort(6, 4, 2, round_num)
     assert record["num_examples"] == federation.clients.num_examples[cohort].sum()
@@ -535,7 +541,7 @@ def test_kinds_of_rounds_alternate(alternating, federation):
     return {}
 
   settings = loop.Settings(rounds=4, clients_per_round=3, seed=4)
-  rounds = loop.run(alternating, federation.clients, settings, evaluate=note).records
+  rounds = loop.simulate(alternating, federation.clients, settings, evaluate=note).records
   moved = [not np.array_equal(a, b) for a, b in zip(kernels, kernels[1:])]
   assert moved == [True] * 4
   moved = [not np.array_equal(a, b) for a, b in zip(biases, biases[1:])]
@@ -587,7 +593,7 @@ def test_client_with_a_number_that_is_not_finite_is_counted_as_dropped(
   clients["client 2"] = x, y
   poisoned = client_data.write_clients(str(tmp_path), clients, spec)
   settings = loop.Settings(rounds=1, clients_per_round=6)
-  [record] = loop.run(process_of("scaffold"), poisoned, settings).records
+  [record] = loop.simulate(process_of("scaffold"), poisoned, settings).records
   assert (record["num_accepted"], record["num_dropped"]) == (5, 1)
   others = federation.clients.num_examples.sum() - len(y)
   assert record["num_examples"] == others
@@ -603,27 +609,27 @@ def test_round_without_an_accepted_client_has_no_training_loss(
   x[0, 0] = np.nan
   poisoned = client_data.write_clients(str(tmp_path), {"one": (x, y)}, spec)
   settings = loop.Settings(rounds=1, clients_per_round=1)
-  [record] = loop.run(process_of("fedavg"), poisoned, settings).records
+  [record] = loop.simulate(process_of("fedavg"), poisoned, settings).records
   assert record["num_accepted"] == record["num_examples"] == 0
   assert np.isnan(record["train_loss"])
 
 
 def test_clients_in_memory_are_the_same_clients(federation, process_of):
   process = process_of("fedavg")
-  on_disk = loop.run(process, federation.clients, _settings(2))
-  in_memory = loop.run(process, federation.clients.in_memory(), _settings(2))
+  on_disk = loop.simulate(process, federation.clients, _settings(2))
+  in_memory = loop.simulate(process, federation.clients.in_memory(), _settings(2))
   for value, other in zip(tree.flatten(in_memory.state), tree.flatten(on_disk.state)):
     np.testing.assert_array_equal(value, other)
 
 
 def test_a_second_run_traces_nothing(federation, process_of, monkeypatch):
   process = process_of("scaffold")
-  loop.run(process, federation.clients, _settings(2))
+  loop.simulate(process, federation.clients, _settings(2))
   traced = []
   original = planning.concrete_function
   monkeypatch.setattr(
     planning, "concrete_function", lambda *a: traced.append(a) or original(*a)
   )
   with runtime.create_runtime("in_process"):
-    loop.run(process, federation.clients, _settings(2))
+    loop.simulate(process, federation.clients, _settings(2))
   assert not traced

@@ -1,5 +1,8 @@
 """Bytes that cross, against formulas worked out by hand.
 
+The composer writes down what it has cross, part by part; the sums must be those of the
+compiled computation.
+
 With P weights of 4 bytes, `compose_process` sends to each client
 
 - the parts that the algorithm distributes, by name: 4 P for a model,
@@ -29,12 +32,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tasks.models import cnn
-from tff_algos.algorithms import fed_avg, registry, twafl
+from tff_algos.algorithms import fed_avg, fed_curv, registry, twafl
 from tff_algos.client_work.model_update import ClientResult
 from tff_algos.hyper_parameters import HyperParameters
 from tff_algos.models import functional, keras
 from tff_algos.simulation import traffic
-from tff_algos.templates import composer
+from tff_algos.templates import composer, ledger, rounds
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -47,10 +50,10 @@ _P = _SHALLOW + _DEEP
 # --- The formulas -------------------------------------------------------------------
 
 
-def _round(tunables: int, down: dict, up: dict, weighted: int) -> traffic.RoundTraffic:
+def _round(tunables: int, down: dict, up: dict, weighted: int) -> ledger.RoundTraffic:
   """Of bytes of the algorithm's own parts; `weighted` of those up have weights."""
   added = {"aggregation": 4 * weighted} if weighted else {}
-  return traffic.RoundTraffic(
+  return ledger.RoundTraffic(
     down={**down, "hparams": 4 * tunables}, up={**up, **added, "metrics": _METRICS}
   )
 
@@ -144,23 +147,26 @@ _EXPECTED = {
 }
 
 
-def _count(process) -> dict[str, traffic.RoundTraffic]:
-  """Of each kind of round."""
-  return {
-    kind: traffic.bytes_per_client(next_fn) for kind, next_fn in process.next_fns.items()
-  }
+def _assert_exact(process):
+  """The sums are what crosses in the compiled computation of each kind of round."""
+  assert set(process.traffic) == set(process.next_fns)
+  for kind, next_fn in process.next_fns.items():
+    exact = ledger.bytes_per_client(next_fn)
+    for parts, crossing in zip(process.traffic[kind], exact):
+      assert sum(parts.values()) == sum(crossing.values())
 
 
 def _build(federation, name: str, **hparams):
   row = registry.get(name)
-  values = row.hparams_class()(**hparams)
+  values = row.hparams_class(**hparams)
   return row.build(federation.model, values, num_clients=6, num_examples=38)
 
 
 @pytest.mark.parametrize("name", registry.ALGORITHMS)
 def test_traffic_of_every_kind_of_round_of_an_algorithm(process_of, name):
   assert name in _EXPECTED, f"{name} has no formula"
-  assert _count(process_of(name)) == _EXPECTED[name]
+  assert process_of(name).traffic == _EXPECTED[name]
+  _assert_exact(process_of(name))
 
 
 def test_formulas_are_of_the_models_weights_and_of_algorithms_that_there_are(federation):
@@ -196,15 +202,17 @@ def test_how_many_models_cross(name, models_down, models_up):
 
 def test_fed_ggs_broadcast_costs_another_model_down(federation):
   """Kept in the client state, the model before costs nothing."""
-  found = _count(_build(federation, "fedgg", direction="broadcast"))
+  process = _build(federation, "fedgg", direction="broadcast")
+  _assert_exact(process)
   kept = _EXPECTED["fedgg"][""]
-  assert found == {"": kept._replace(down={**kept.down, "previous_model": 4 * _P})}
+  expected = kept._replace(down={**kept.down, "previous_model": 4 * _P})
+  assert process.traffic == {"": expected}
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_fed_aggs_estimates_of_the_previous_round(federation, epochs):
   """With one epoch all of phi2 is the model's update, which is not sent twice."""
-  found = _count(_build(federation, "fedagg", epochs=epochs))
+  found = _build(federation, "fedagg", epochs=epochs).traffic
   assert found == _previous_round(epochs)
   assert ("phi2" in found[""].up) == (epochs > 1)
 
@@ -212,7 +220,9 @@ def test_fed_aggs_estimates_of_the_previous_round(federation, epochs):
 @pytest.mark.parametrize("epochs, passes", [(3, 2), (1, 3)])
 def test_fed_aggs_estimates_by_a_fixed_point(federation, epochs, passes):
   options = dict(estimates="fixed_point", epochs=epochs, passes=passes)
-  assert _count(_build(federation, "fedagg", **options)) == _fixed_point(epochs, passes)
+  process = _build(federation, "fedagg", **options)
+  _assert_exact(process)
+  assert process.traffic == _fixed_point(epochs, passes)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +234,7 @@ def test_fed_aggs_estimates_by_a_fixed_point(federation, epochs, passes):
   ],
 )
 def test_options_that_change_no_bytes(federation, name, options):
-  assert _count(_build(federation, name, **options)) == _EXPECTED[name]
+  assert _build(federation, name, **options).traffic == _EXPECTED[name]
 
 
 # --- TWAFL on its network -----------------------------------------------------------
@@ -245,7 +255,7 @@ def twafl_process(in_process):
 
 @pytest.fixture(scope="module")
 def twafl_traffic(twafl_process):
-  return _count(twafl_process)
+  return twafl_process.traffic
 
 
 def test_twafls_shallow_round_moves_the_convolutions_alone(twafl_traffic):
@@ -268,8 +278,8 @@ def test_twafls_full_exchange_costs_two_and_a_half_times_the_asynchronous_one(
   names = {id(next_fn): kind for kind, next_fn in twafl_process.next_fns.items()}
   kinds = [names[id(twafl_process.next_of(r))] for r in range(15)]
   assert kinds == ["shallow"] * 10 + ["full"] * 5
-  asynchronous = [twafl_traffic[kind].record(1) for kind in kinds]
-  for full in (twafl_traffic["full"].record(1), tefl.record(1)):
+  asynchronous = [traffic.record(twafl_traffic[kind], 1) for kind in kinds]
+  for full in (traffic.record(twafl_traffic["full"], 1), traffic.record(tefl, 1)):
     for directions in (["bytes_down"], ["bytes_up"], ["bytes_down", "bytes_up"]):
       cost = 15 * sum(full[d] for d in directions)
       spent = sum(record[d] for record in asynchronous for d in directions)
@@ -284,19 +294,19 @@ def test_unweighted_aggregator_sends_no_weight(federation):
     federation.model, model_aggregator=tff.aggregators.SumFactory()
   )
   expected = _round(2, {"model": 4 * _P}, {"model": 4 * _P}, weighted=0)
-  assert _count(process) == {"": expected}
+  assert process.traffic == {"": expected}
   assert "aggregation" not in expected.up
 
 
 def test_what_an_aggregator_sends_is_counted(federation):
   """Clipping at a fixed norm sends that norm down and a count of clipped ones up."""
-  clipping = tff.aggregators.clipping_factory(1.0, composer.mean())
+  clipping = tff.aggregators.clipping_factory(1.0, rounds.mean())
   process = fed_avg.build_fed_avg(federation.model, model_aggregator=clipping)
   plain = _EXPECTED["fedavg"][""]
-  expected = traffic.RoundTraffic(
+  expected = ledger.RoundTraffic(
     down={**plain.down, "aggregation": 4}, up={**plain.up, "aggregation": 4 + 4}
   )
-  assert _count(process) == {"": expected}
+  assert process.traffic == {"": expected}
 
 
 def test_every_part_counts_by_its_type(federation):
@@ -318,15 +328,16 @@ def test_every_part_counts_by_its_type(federation):
   process = composer.compose_process(
     federation.model,
     HyperParameters(),
-    rounds=composer.Round(
+    rounds=rounds.Round(
       client_update,
       lambda variables, aggregate, num_clients, h: variables,
       distribute,
     ),
-    aggregators=OrderedDict(model=composer.mean(), sums=tff.aggregators.SumFactory()),
+    aggregators=OrderedDict(model=rounds.mean(), sums=tff.aggregators.SumFactory()),
     init_server=lambda: tf.zeros([5], tf.int8),
   )
-  found = traffic.bytes_per_client(process.next)
+  [found] = process.traffic.values()
+  _assert_exact(process)
   # There is no tunable hyper-parameter and no loss.
   assert found.down == {"model": 4 * _P, "flags": 5, "hparams": 0}
   counts = 8 + 4 + 4
@@ -354,46 +365,59 @@ def test_counts_every_exchange_of_a_computation():
     return tff.federated_broadcast(total)
 
   # Down the vector, then the two sums; up two vectors.
-  assert traffic.bytes_per_client(exchange) == traffic.RoundTraffic(
+  assert ledger.bytes_per_client(exchange) == ledger.RoundTraffic(
     down={"aggregation": 3 * 5 * 8}, up={"aggregation": 2 * 5 * 8}
   )
 
 
-def test_parts_have_the_names_of_their_fields():
-  """Fields of a broadcast's "parts" have their own names, and so has what is sent on."""
-  sent_type = tff.to_type(
-    OrderedDict(
-      parts=OrderedDict(
-        a=(np.int8, [5]), b=OrderedDict(c=np.int64, d=(np.bool_, [2, 3]))
-      ),
-      hparams=OrderedDict(x=np.float32),
-    )
-  )
-  returned_type = tff.to_type(OrderedDict(a=(np.float32, [2])))
-
-  @tff.federated_computation(
-    tff.FederatedType(sent_type, tff.SERVER),
-    tff.FederatedType(returned_type, tff.CLIENTS),
-  )
-  def exchange(sent, returned):
-    total = tff.federated_zip(OrderedDict(a=tff.federated_sum(returned)))
-    return tff.federated_broadcast(sent), tff.federated_broadcast(total)
-
-  found = traffic.bytes_per_client(exchange)
-  assert found.down == {"a": 5 + 8, "b": 8 + 6, "hparams": 4}
-  assert found.up == {"a": 8}
-
-
+@pytest.mark.parametrize("build", [fed_avg.build_fed_avg, fed_curv.build_fed_curv])
 @pytest.mark.parametrize(
   "factory", [tff.learning.robust_aggregator, tff.learning.compression_aggregator]
 )
-def test_an_aggregators_own_fields_are_no_parts(federation, factory):
+def test_an_aggregators_own_traffic_is_no_parts(federation, factory, build):
   """However it names what it sends for itself, or in what form it sends the model."""
-  process = fed_avg.build_fed_avg(federation.model, model_aggregator=factory())
-  found = traffic.bytes_per_client(process.next)
-  assert set(found.down) <= {"model", "hparams", "aggregation"}
-  assert found.down["model"] == 4 * _P
-  assert set(found.up) <= {"model", "aggregation", "metrics"}
+  process = build(federation.model, model_aggregator=factory())
+  own, [found] = build(federation.model).traffic[""], process.traffic.values()
+  _assert_exact(process)
+  assert set(found.down) == {*own.down, "aggregation"}
+  assert set(found.up) == set(own.up)
+  for parts, plain in zip(found, own):
+    assert parts["aggregation"] > plain.get("aggregation", 0)
+    assert all(parts[part] == plain[part] for part in plain if part != "aggregation")
+
+
+class _SumOfFirst(tff.aggregators.UnweightedAggregationFactory):
+  """Sends the first number of each array alone, and takes it for all of them."""
+
+  def create(self, value_type):
+    @tff.tensorflow.computation(value_type)
+    def cut(value):
+      return tuple(tf.reshape(v, [-1])[0] for v in value)
+
+    @tff.tensorflow.computation(cut.type_signature.result)
+    def fill(firsts):
+      return tuple(tf.fill(t.shape, v) for t, v in zip(value_type, firsts))
+
+    @tff.federated_computation
+    def initialize():
+      return tff.federated_value((), tff.SERVER)
+
+    @tff.federated_computation(
+      initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
+    )
+    def next_fn(state, values):
+      summed = tff.federated_sum(tff.federated_map(cut, values))
+      result = tff.federated_map(fill, summed)
+      return tff.templates.MeasuredProcessOutput(state, result, state)
+
+    return tff.templates.AggregationProcess(initialize, next_fn)
+
+
+def test_part_that_is_sent_in_fewer_bytes_counts_these(federation):
+  process = fed_avg.build_fed_avg(federation.model, model_aggregator=_SumOfFirst())
+  _assert_exact(process)
+  expected = _round(2, {"model": 4 * _P}, {"model": 2 * 4}, weighted=0)
+  assert process.traffic == {"": expected}
 
 
 def test_secure_sums_are_counted():
@@ -403,17 +427,7 @@ def test_secure_sums_are_counted():
   def exchange(at_clients):
     return tff.federated_secure_sum_bitwidth(at_clients, 8)
 
-  assert traffic.bytes_per_client(exchange).up == {"aggregation": 20}
-
-
-def _broadcast_of(name: str, dtype):
-  @tff.federated_computation(
-    tff.FederatedType(tff.to_type(OrderedDict([(name, dtype)])), tff.SERVER)
-  )
-  def broadcast(value):
-    return tff.federated_broadcast(value)
-
-  return broadcast
+  assert ledger.bytes_per_client(exchange).up == {"aggregation": 20}
 
 
 def test_computation_without_exchange_has_no_traffic():
@@ -425,19 +439,19 @@ def test_computation_without_exchange_has_no_traffic():
   def at_clients(x):
     return tff.federated_map(double, x)
 
-  found = traffic.bytes_per_client(at_clients)
-  assert found == traffic.RoundTraffic({}, {})
-  assert found.record(5) == {"bytes_down": 0, "bytes_up": 0}
+  found = ledger.bytes_per_client(at_clients)
+  assert found == ledger.RoundTraffic({}, {})
+  assert traffic.record(found, 5) == {"bytes_down": 0, "bytes_up": 0}
 
 
 # --- Records ------------------------------------------------------------------------
 
 
 def test_record_of_a_round_is_of_all_its_clients():
-  found = traffic.RoundTraffic(
+  found = ledger.RoundTraffic(
     down={"model": 60, "hparams": 8}, up={"model": 50, "aggregation": 4, "metrics": 24}
   )
-  assert found.record(3) == {
+  assert traffic.record(found, 3) == {
     "bytes_down": 3 * 68,
     "bytes_up": 3 * 78,
     "bytes_down_model": 180,
@@ -449,8 +463,9 @@ def test_record_of_a_round_is_of_all_its_clients():
 
 
 def test_columns_are_those_of_all_kinds_of_rounds(process_of):
-  first, second = _broadcast_of("a", np.int8), _broadcast_of("b", np.int64)
-  process = types.SimpleNamespace(next_fns={"first": first, "second": second})
+  first = ledger.RoundTraffic(down={"a": 1}, up={})
+  second = ledger.RoundTraffic(down={"b": 8}, up={})
+  process = types.SimpleNamespace(traffic={"first": first, "second": second})
   assert traffic.record_columns(process) == [
     "bytes_down",
     "bytes_down_a",

@@ -13,8 +13,8 @@ from tasks.datasets import dataset
 from tasks.models import cnn, densenet, group_norm, lstm, resnet, vit
 from tff_algos.client_data import Examples
 from tff_algos.client_work import local_training
+from tff_algos.client_work.local_sgd import LocalSgd
 from tff_algos.distributors.partial_broadcast import PartialBroadcast
-from tff_algos.hyper_parameters import LocalSgd
 from tff_algos.models import functional, keras
 
 _layers = tf.keras.layers
@@ -455,7 +455,7 @@ def test_local_training_of_block_lstm_is_that_of_keras_lstm():
   results = []
   for keras_model in _twins(5, 4):
     model = keras.from_keras(keras_model, spec)
-    train = functools.partial(local_training.train, model)
+    train = functools.partial(local_training.train_client, model)
     trained = tf.function(train, autograph=False)(
       model.initial_weights, examples, hparams, tf.constant([1, 2])
     )

@@ -1,21 +1,24 @@
-"""The table of tasks, and loading one."""
+"""The table of tasks, and those of a user's own."""
 
 from __future__ import annotations
 
 import functools
-import os
+import importlib.util
 import pathlib
+import re
+import subprocess
+import sys
 import textwrap
+import traceback
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from tasks import partitions, registry
-from tasks.datasets import dataset, digits
-from tff_algos import client_data, hyper_parameters
+from tasks import registry
+from tff_algos import partitions
 from tff_algos.algorithms import registry as algorithms_registry
-from tff_algos.models.functional import ExampleSpec
+from tff_algos.client_work.local_sgd import WeightedLocalSgd
+from tff_algos.errors import InputError
 
 every_task = pytest.mark.parametrize("name", registry.TASKS)
 # Clients as the data have them: a role, a source or a user each, as the papers count.
@@ -92,10 +95,10 @@ def test_default_split_has_the_sizes_of_fedreg(name, size):
 @every_task
 @pytest.mark.parametrize("algorithm", algorithms_registry.ALGORITHMS)
 def test_default_hyper_parameters_are_taken_by_every_algorithm(name, algorithm):
-  cls = algorithms_registry.get(algorithm).hparams_class()
+  cls = algorithms_registry.get(algorithm).hparams_class
   given = registry.TASKS[name].hparams
   assert set(given) >= {"epochs", "batch_size", "learning_rate", "momentum"}
-  hyper_parameters.WeightedLocalSgd(**given)
+  WeightedLocalSgd(**given)
   cls(**{k: v for k, v in given.items() if k in cls.__dataclass_fields__})
 
 
@@ -112,333 +115,106 @@ def test_unknown_name_gets_the_nearest(name, nearest):
     registry.get(name)
 
 
-# --- Loading ------------------------------------------------------------------------
-
-
-def _load(cache_dir, task=None, **changes) -> registry.LoadedTask:
-  options = dict(
-    data_dir=None,
-    cache_dir=str(cache_dir),
-    partition="dirichlet:beta=0.5,min_size=5",
-    num_clients=12,
-    partition_seed=3,
-    model_seed=4,
-  )
-  return registry.load(task or registry.get("digits_cnn"), **{**options, **changes})
-
-
-def _spec() -> ExampleSpec:
-  return ExampleSpec(tf.TensorSpec([8, 8, 1], tf.uint8), tf.TensorSpec([], tf.int32))
-
-
-def _files(folder) -> dict[str, int]:
-  found = pathlib.Path(folder).rglob("*")
-  return {str(path): path.stat().st_mtime_ns for path in found if path.is_file()}
-
-
-@pytest.mark.parametrize(
-  "partition",
-  ["dirichlet:beta=0.5,min_size=5", "shards", "twafl:min_size=20,max_size=30"],
-)
-def test_client_files_hold_exactly_the_split(tmp_path, partition):
-  loaded = _load(tmp_path, partition=partition)
-  data = digits.load()
-  split = partitions.partition(partition, data.train_y, 12, 3)
-  assert len(loaded.clients) == len(split.clients) == 12
-  for client, rows in zip(loaded.clients.ids, split.clients):
-    x, y = loaded.clients.examples(client, _spec())
-    np.testing.assert_array_equal(x, data.train_x[rows])
-    np.testing.assert_array_equal(y, data.train_y[rows])
-  counts = [np.bincount(data.train_y[rows], minlength=10) for rows in split.clients]
-  np.testing.assert_array_equal(loaded.class_counts, counts)
-  np.testing.assert_array_equal(loaded.clients.num_examples, np.sum(counts, axis=1))
-  held = np.unique(np.concatenate(split.clients))
-  assert loaded.left_over == 1437 - len(held)
-  np.testing.assert_array_equal(loaded.test_x, data.test_x)
-  np.testing.assert_array_equal(loaded.test_y, data.test_y)
-  assert loaded.note == ""
-  assert loaded.model.num_weights == 13_706
-
-
-def test_client_files_are_written_once(tmp_path):
-  first = _load(tmp_path)
-  before = _files(tmp_path)
-  again = _load(tmp_path)
-  assert _files(tmp_path) == before
-  assert again.clients.folder == first.clients.folder
-
-
-def test_anything_that_changes_the_clients_makes_another_folder(tmp_path):
-  folders = [
-    _load(tmp_path, **changes).clients.folder
-    for changes in (
-      {},
-      dict(partition_seed=4),
-      dict(num_clients=11),
-      dict(partition="iid"),
-      dict(partition="dirichlet:beta=0.6,min_size=5"),
-    )
-  ]
-  assert len(set(folders)) == len(folders)
-  assert sorted(map(os.path.basename, folders)) == sorted(
-    os.listdir(tmp_path / "clients")
-  )
-
-
-def test_initial_weights_are_those_of_the_model_seed_alone(tmp_path):
-  def load(global_seed, **changes):
-    tf.keras.utils.set_random_seed(global_seed)
-    return _load(tmp_path, **changes).model.initial_weights
-
-  first, again, other = load(1), load(2, partition_seed=9), load(1, model_seed=5)
-  for a, b in zip(first, again):
-    np.testing.assert_array_equal(a, b)
-  kernels = [k for k, w in enumerate(first) if w.ndim > 1]
-  assert len(kernels) == 4
-  assert all(not np.array_equal(first[k], other[k]) for k in kernels)
-
-
-@pytest.mark.parametrize("error", [OSError("no space left"), KeyboardInterrupt()])
-def test_failed_start_leaves_no_half_written_folder(tmp_path, monkeypatch, error):
-  write = client_data.write_clients
-
-  def fail_half_way(folder, clients, spec):
-    write(folder, dict(list(clients.items())[:5]), spec)
-    raise error
-
-  with monkeypatch.context() as patched:
-    patched.setattr(client_data, "write_clients", fail_half_way)
-    with pytest.raises(type(error)):
-      _load(tmp_path)
-  assert _files(tmp_path) == {}
-  assert len(_load(tmp_path).clients) == 12
-
-
-def test_two_starts_at_once_share_what_one_wrote(tmp_path, monkeypatch):
-  """Another process finishes the same folder while this one is still writing."""
-  write = client_data.write_clients
-
-  def be_overtaken(folder, clients, spec):
-    with monkeypatch.context() as inner:
-      inner.setattr(client_data, "write_clients", write)
-      _load(tmp_path)
-    write(folder, clients, spec)
-
-  monkeypatch.setattr(client_data, "write_clients", be_overtaken)
-  assert len(_load(tmp_path).clients) == 12
-  assert len(os.listdir(tmp_path / "clients")) == 1
-
-
-# --- Clients that the data have -----------------------------------------------------
-
-
-def _grouped_task(**changes) -> registry.Task:
-  """30 examples of three users: 5, 10 and 15 in turn."""
-
-  def load_data(data_dir, cache_dir):
-    data = _own_task().load_data(data_dir, cache_dir)
-    groups = np.repeat(np.array([0, 1, 2, 1, 2, 2], np.int32), 5)
-    return data._replace(train_groups=groups)
-
-  row = _own_task(load_data=load_data, partition="natural", num_clients=None)
-  return row._replace(**changes)
-
-
-def test_every_group_is_a_client_where_no_number_is_given(tmp_path):
-  loaded = _load(tmp_path, _grouped_task(), partition="natural", num_clients=None)
-  np.testing.assert_array_equal(loaded.clients.num_examples, [5, 10, 15])
-  assert loaded.left_over == 0
-
-
-def test_another_split_of_grouped_data_has_as_many_clients(tmp_path):
-  loaded = _load(tmp_path, _grouped_task(), partition="iid", num_clients=None)
-  np.testing.assert_array_equal(loaded.clients.num_examples, [10, 10, 10])
-
-
-def test_fewer_clients_than_groups_leave_the_others_over(tmp_path):
-  loaded = _load(tmp_path, _grouped_task(), partition="natural", num_clients=2)
-  assert len(loaded.clients) == 2
-  assert loaded.left_over == 30 - loaded.clients.num_examples.sum() > 0
-
-
-# --- Sequences ----------------------------------------------------------------------
-
-
-def _sequence_task(**changes) -> registry.Task:
-  """12 training and 4 test sequences of 3 steps, some without a last label."""
-
-  def load_data(data_dir, cache_dir):
-    del data_dir, cache_dir
-    draw = np.random.default_rng(1)
-    x = draw.integers(1, 5, (16, 3)).astype(np.int32)
-    y = draw.integers(0, 4, (16, 3)).astype(np.int32)
-    y[::2, 2] = -1
-    groups = np.arange(12, dtype=np.int32) % 4
-    return dataset.Dataset(x[:12], y[:12], x[12:], y[12:], 4, "", groups)
-
-  def build_keras_model(shape, num_classes):
-    layers = tf.keras.layers
-    return tf.keras.Sequential(
-      [layers.Input(shape), layers.Embedding(5, 2), layers.Dense(num_classes)]
-    )
-
-  row = _grouped_task(load_data=load_data, build_keras_model=build_keras_model)
-  return row._replace(make_model=registry.get("shakespeare_lstm").make_model, **changes)
-
-
-def test_sequences_are_loaded_with_their_loss_and_metric(tmp_path):
-  task = _sequence_task()
-  loaded = _load(tmp_path, task, partition="natural", num_clients=None)
-  data = task.load_data(None, "")
-  assert loaded.model.example_spec.y == tf.TensorSpec([3], tf.int32)
-  x, y = loaded.clients.examples(loaded.clients.ids[1], loaded.model.example_spec)
-  assert sorted(map(tuple, x)) == sorted(map(tuple, data.train_x[1::4]))
-  assert sorted(map(tuple, y)) == sorted(map(tuple, data.train_y[1::4]))
-  expected = [
-    np.bincount(labels[labels >= 0], minlength=4)
-    for labels in (data.train_y[i::4] for i in range(4))
-  ]
-  np.testing.assert_array_equal(loaded.class_counts, expected)
-  hits, counts = loaded.model.metrics["accuracy"](
-    tf.constant(data.test_y), tf.one_hot(tf.maximum(data.test_y, 0), 4)
-  )
-  np.testing.assert_array_equal(counts, [2, 3, 2, 3])
-  np.testing.assert_array_equal(hits, counts)
-
-
-def test_model_without_a_prediction_at_each_step_is_refused(tmp_path):
-  def only_last(shape, num_classes):
-    layers = tf.keras.layers
-    return tf.keras.Sequential([layers.Input(shape), layers.Dense(num_classes)])
-
-  task = _sequence_task(build_keras_model=only_last)
-  with pytest.raises(ValueError, match="for each class, at each of 3 steps"):
-    _load(tmp_path, task, partition="natural", num_clients=None)
-
-
-# --- What cannot be loaded ----------------------------------------------------------
-
-
-def _own_task(**changes) -> registry.Task:
-  """A task of a user's own: 30 examples of two numbers, two classes."""
-
-  def load_data(data_dir, cache_dir):
-    del data_dir, cache_dir
-    x = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32)
-    y = (x[:, 0] > 0).astype(np.int32)
-    return dataset.Dataset(x[:30], y[:30], x[30:], y[30:], num_classes=2, note="a note")
-
-  def build_keras_model(shape, num_classes):
-    layers = tf.keras.layers
-    return tf.keras.Sequential([layers.Input(shape), layers.Dense(num_classes)])
-
-  row = registry.Task(
-    name="own",
-    description="Two numbers.",
-    load_data=load_data,
-    build_keras_model=build_keras_model,
-    partition="iid",
-    num_clients=3,
-    clients_per_round=2,
-    rounds=2,
-    hparams={},
-  )
-  return row._replace(**changes)
-
-
-def test_task_of_ones_own_is_loaded(tmp_path):
-  loaded = _load(tmp_path, _own_task(), partition="iid", num_clients=3)
-  assert loaded.note == "a note"
-  assert loaded.model.example_spec.x == tf.TensorSpec([2], tf.float32)
-  np.testing.assert_array_equal(loaded.clients.num_examples, [10, 10, 10])
-
-
-def _with_batch_norm(shape, num_classes):
-  layers = tf.keras.layers
-  return tf.keras.Sequential(
-    [layers.Input(shape), layers.BatchNormalization(), layers.Dense(num_classes)]
-  )
-
-
-def _with_labels(*labels):
-  def load(data_dir, cache_dir):
-    data = _own_task().load_data(data_dir, cache_dir)
-    data.train_y[: len(labels)] = labels
-    return data
-
-  return load
-
-
-@pytest.mark.parametrize(
-  "changes, options, match",
-  [
-    (dict(build_keras_model=_with_batch_norm), {}, "GroupNormalization"),
-    (dict(load_data=_with_labels(0, 2)), {}, "label 2: with 2 classes"),
-    (dict(load_data=_with_labels(-1)), {}, "label -1"),
-    ({}, dict(partition="shards:shards_per_client=20"), "need 60 examples"),
-    ({}, dict(num_clients=31), "31 clients"),
-    ({}, dict(num_clients=0), "num_clients"),
-    ({}, dict(num_clients=None), "do not say from whom .* give the number of clients"),
-    ({}, dict(partition="natural"), "natural: these data do not say from whom"),
-    ({}, dict(partition="irregular"), "irregular"),
-    ({}, dict(partition="dirichlet:beta=-1"), "beta"),
-  ],
-)
-def test_what_cannot_be_used_is_refused_before_anything_is_written(
-  tmp_path, changes, options, match
-):
-  cache = tmp_path / "cache"
-  options = {**dict(partition="iid", num_clients=3), **options}
-  with pytest.raises(ValueError, match=match) as caught:
-    _load(cache, _own_task(**changes), **options)
-  assert "\n" not in str(caught.value)
-  assert not cache.exists()
-
-
 # --- Tasks of a user's own by their names -------------------------------------------
 
 
 @pytest.fixture
-def own_module(tmp_path, monkeypatch) -> str:
-  """A module that Python finds."""
-  source = """
-    from tasks import registry
+def own_folder(tmp_path, monkeypatch) -> pathlib.Path:
+  """The folder one is in, with modules of tasks; Python does not look there yet."""
+  sources = {
+    "tasks_of_mine": """
+      from tasks import registry
 
-    linear = registry.get("mnist_linear")._replace(name="mine")
-    not_a_task = 7
-  """
-  (tmp_path / "tasks_of_mine.py").write_text(textwrap.dedent(source))
-  (tmp_path / "broken_tasks.py").write_text("import no_such_module\n")
-  monkeypatch.syspath_prepend(str(tmp_path))
-  return "tasks_of_mine"
+      def load_data(data_dir, cache_dir):
+        import numbers_of_mine
+        return numbers_of_mine.ANSWER
+
+      linear = registry.get("mnist_linear")._replace(name="mine")
+      own_data = linear._replace(load_data=load_data)
+      not_a_task = 7
+    """,
+    "numbers_of_mine": "ANSWER = 42",
+    "broken_import": "import no_such_module",
+    "broken_name": "task = undefined_name",
+    "broken_syntax": "task = (",
+    "broken_lines": "raise RuntimeError('first line.\\n  second line.')",
+    "broken_task": "from tasks import registry; registry.get('digits')",
+    "numpy": "raise RuntimeError('a file here hides a library')",
+  }
+  folder = tmp_path / "mine"
+  folder.mkdir()
+  for name, source in sources.items():
+    (folder / f"{name}.py").write_text(textwrap.dedent(source))
+  monkeypatch.chdir(folder)
+  monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in ("", ".")])
+  yield folder
+  for name in set(sources) - {"numpy"}:
+    sys.modules.pop(name, None)
 
 
-def test_task_of_ones_own_is_found_by_module_and_attribute(own_module):
-  row = registry.get(f"{own_module}:linear")
+def test_task_of_ones_own_is_found_by_module_and_attribute(own_folder):
+  row = registry.get("tasks_of_mine:linear")
   assert row == registry.get("mnist_linear")._replace(name="mine")
 
 
+def test_task_of_ones_own_may_import_more_when_it_is_loaded(own_folder, monkeypatch):
+  row = registry.get("tasks_of_mine:own_data")
+  monkeypatch.chdir(own_folder.parent)
+  assert row.load_data(None, "") == 42
+
+
+def test_files_in_the_folder_one_is_in_hide_no_library(own_folder, monkeypatch):
+  monkeypatch.delitem(sys.modules, "numpy")
+  registry.get("tasks_of_mine:linear")
+  assert not importlib.util.find_spec("numpy").origin.startswith(str(own_folder))
+
+
 @pytest.mark.parametrize(
-  "name, match",
+  "name, reason",
   [
-    ("tasks_of_mine:nothing", "cannot be imported.*nothing"),
-    ("tasks_of_mine:not_a_task", "is a int; .* must be a tasks.registry.Task"),
-    ("no_such_module:task", "cannot be imported.*no_such_module"),
-    ("broken_tasks:task", "cannot be imported.*no_such_module"),
-    ("tasks_of_mine:", "cannot be imported"),
-    (":linear", "module name"),
+    (
+      "tasks_of_mine:nothing",
+      r"\S+/mine/tasks_of_mine\.py has no 'nothing': name a task",
+    ),
+    ("no_such_module:task", "there is no module 'no_such_module' in /.*/mine, and none"),
+    ("no_such_package.tasks:mine", "there is no module 'no_such_package' in /"),
+    ("broken_import:task", "ModuleNotFoundError: No module named 'no_such_module'"),
+    ("broken_name:task", "NameError: name 'undefined_name' is not defined"),
+    ("broken_syntax:task", r"SyntaxError: .*broken_syntax\.py, line 1"),
+    ("broken_lines:task", r"RuntimeError: first line\. second line"),
+    ("broken_task:task", "InputError: There is no task 'digits': did you mean"),
+    ("tasks_of_mine:", "give a module name and a task's"),
+    (":linear", "give a module name and a task's"),
+    (".tasks_of_mine:linear", "give a module name and a task's"),
   ],
 )
-def test_name_that_leads_to_no_task_is_refused(own_module, name, match):
-  with pytest.raises(ValueError, match=match) as caught:
+def test_name_that_leads_to_no_task_is_refused(own_folder, name, reason):
+  with pytest.raises(InputError) as caught:
     registry.get(name)
-  assert "\n" not in str(caught.value)
+  refused = f"The task {name!r} cannot be imported: "
+  assert re.fullmatch(rf"{re.escape(refused)}{reason}.*(?<!\.)\.", str(caught.value))
 
 
-def test_files_of_another_format_are_not_taken_from_the_cache(tmp_path, monkeypatch):
-  """A later version of the library must not read what an earlier one left there."""
-  monkeypatch.setattr(client_data, "FORMAT", client_data.FORMAT - 1)
-  old = _load(tmp_path).clients
-  monkeypatch.undo()
-  new = _load(tmp_path).clients
-  assert old.folder != new.folder
+def test_what_is_no_task_is_refused(own_folder):
+  with pytest.raises(InputError, match=r"is a int; .* must be a tasks\.registry\.Task"):
+    registry.get("tasks_of_mine:not_a_task")
+
+
+def test_error_in_a_module_of_ones_own_keeps_its_traceback(own_folder):
+  with pytest.raises(InputError) as caught:
+    registry.get("broken_name:task")
+  cause = caught.value.__cause__
+  assert isinstance(cause, NameError)
+  last = traceback.extract_tb(cause.__traceback__)[-1]
+  assert (pathlib.Path(last.filename).name, last.lineno) == ("broken_name.py", 1)
+
+
+def test_the_table_is_read_without_tensorflow():
+  code = """
+    import sys
+    from tasks import registry
+    assert registry.get("cifar100_vit").rounds == 100
+    for name in ("tensorflow", "tensorflow_datasets", "tensorflow_federated", "sklearn"):
+      assert name not in sys.modules, name
+  """
+  subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=60)

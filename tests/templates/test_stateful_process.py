@@ -11,7 +11,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.templates import stateful_process
-from tff_algos.templates.stateful_process import ProcessTypeError, RoundOutput
+from tff_algos.templates.rounds import RoundOutput
+from tff_algos.templates.stateful_process import ProcessTypeError
 
 ModelWeights = tff.learning.models.ModelWeights
 
@@ -132,6 +133,8 @@ def test_kind_of_round_chooses_among_several():
     kinds["odd"],
     kinds["even"],
   ]
+  assert [process.kind_of_round(done) for done in range(3)] == ["even", "odd", "even"]
+  assert build(next_fns={"only": make_next()}).kind_of_round(7) == "only"
   assert process.next is kinds["odd"]
 
 

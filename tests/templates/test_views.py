@@ -129,6 +129,10 @@ def test_a_stock_process_of_one_full_batch_is_our_fed_avg(keras_model, fed_avg, 
 
   adapted = views.from_learning_process(stock, _SPEC, one_batch)
   nothing = [()] * len(inputs)
+  # The weights' 51 numbers down; up these and more, such as the metrics.
+  [crossing] = adapted.traffic.values()
+  assert crossing.down == {"aggregation": 4 * 51}
+  assert list(crossing.up) == ["aggregation"] and crossing.up["aggregation"] > 4 * 51
   found = adapted.next(adapted.initialize(), nothing, inputs)
   expected = fed_avg.next(fed_avg.initialize(), nothing, inputs)
   assert found.client_states == nothing

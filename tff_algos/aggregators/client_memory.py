@@ -29,7 +29,7 @@ class ClientMemoryFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC)
   are absolute: a client's received part plus the change that its message says; and the
   server is handed the aggregate less the part that it sent, which is a change again.
 
-  `create` takes the type of a `Contribution`, by position: names do not matter.
+  `create` takes the type of a `Contribution`.
   """
 
   @abc.abstractmethod

@@ -50,15 +50,26 @@ class TemporalWeightingFactory(ClientMemoryFactory):
         examples, or the number of clients where all count the same.
       base: a >= 1.
       normalize: Whether to divide by the sum of the weights, not by `total_weight`.
-      sum_factory: What sums the contributions; default: `tff.aggregators.SumFactory`.
+      sum_factory: What sums the contributions; default: `tff.aggregators.SumFactory`. It
+        must give their plain sum, without clipping: what a client adds takes back what it
+        added before.
 
     Raises:
-      ValueError: `base` or `total_weight` is out of range.
+      ValueError: `base` or `total_weight` is out of range, or `sum_factory` averages.
     """
     if not 1 <= base < math.inf:
       raise ValueError(f"base must be finite and at least 1; found {base}.")
     if not 0 < total_weight < math.inf:
       raise ValueError(f"total_weight must be positive and finite; found {total_weight}.")
+    averages = (
+      tff.aggregators.WeightedAggregationFactory,
+      tff.aggregators.UnweightedMeanFactory,
+    )
+    if isinstance(sum_factory, averages):
+      raise ValueError(
+        "sum_factory must sum what the clients add, like tff.aggregators.SumFactory(); "
+        f"found {type(sum_factory).__name__}, which averages."
+      )
     self._initial = tuple(initial)
     self._total_weight = float(total_weight)
     self._base = float(base)
@@ -104,7 +115,7 @@ class TemporalWeightingFactory(ClientMemoryFactory):
 
     @tff.tensorflow.computation(sums_type, value_type)
     def add(sums, summed):
-      value, weight = summed.values() if isinstance(summed, dict) else summed
+      value, weight = summed
       return Contribution(
         tuple(p / self._base + c for p, c in zip(sums.value, value)),
         sums.weight / self._base + weight,

@@ -1,18 +1,29 @@
 """Baselines whose local gradients are private: SGD, FedAvg, FedProx, FedCurv by DP-SGD.
 
 Xu et al. (FedReg), ICLR 2022, Table 4. They are the algorithms themselves with
-hyper-parameters that ask for `privacy.dp_sgd_step`; a term that depends on no example,
-such as FedProx's, is added after the noise. `privacy.accounting` gives epsilon.
+`privacy.dp_sgd_step` for their local gradient; a term that depends on no example, such as
+FedProx's, is added after the noise. `privacy.accounting` gives epsilon; what a
+`model_aggregator` does with the messages leaves it as it is.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING, Optional
 
 from tff_algos.algorithms import fed_avg, fed_curv, fed_prox, fed_sgd
 from tff_algos.models.functional import Model
-from tff_algos.privacy.dp_sgd_step import DpSgd
-from tff_algos.templates.stateful_process import StatefulProcess
+from tff_algos.privacy.accounting import GaussianMechanism
+from tff_algos.privacy.dp_sgd_step import (
+  DpSgd,
+  private_fisher_information,
+  private_gradient,
+)
+from tff_algos.templates import rounds
+from tff_algos.templates.algorithm import Algorithm
+
+if TYPE_CHECKING:
+  from tff_algos.templates.stateful_process import StatefulProcess
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,33 +45,109 @@ class FedProxDpSgdHparams(fed_prox.FedProxHparams, DpSgd):
 class FedCurvDpSgdHparams(fed_curv.FedCurvHparams, DpSgd):
   """Hyper-parameters of FedCurv by DP-SGD; the Fisher information is private too."""
 
-  @property
-  def releases_per_round(self) -> int:
-    """One more, for the Fisher information."""
-    return super().releases_per_round + 1
 
-
-def build_dp_sgd(model: Model, hparams: DpSgdHparams = DpSgdHparams()) -> StatefulProcess:
+def build_dp_sgd(
+  model: Model,
+  hparams: DpSgdHparams = DpSgdHparams(),
+  *,
+  model_aggregator: Optional[rounds.AggregationFactory] = None,
+) -> StatefulProcess:
   """Builds `build_fed_sgd` with a private gradient of each client."""
-  return fed_sgd.build_fed_sgd(model, hparams)
+  process = fed_sgd.build_fed_sgd(
+    model,
+    hparams,
+    model_aggregator=model_aggregator,
+    local_gradient=private_gradient,
+  )
+  return _accounted(process, hparams, releases_per_round=1)
 
 
 def build_fed_avg_dp_sgd(
-  model: Model, hparams: FedAvgDpSgdHparams = FedAvgDpSgdHparams()
+  model: Model,
+  hparams: FedAvgDpSgdHparams = FedAvgDpSgdHparams(),
+  *,
+  model_aggregator: Optional[rounds.AggregationFactory] = None,
 ) -> StatefulProcess:
   """Builds `build_fed_avg` with private gradients in its local steps."""
-  return fed_avg.build_fed_avg(model, hparams)
+  process = fed_avg.build_fed_avg(
+    model,
+    hparams,
+    model_aggregator=model_aggregator,
+    local_gradient=private_gradient,
+  )
+  return _accounted(process, hparams, releases_per_round=hparams.epochs)
 
 
 def build_fed_prox_dp_sgd(
-  model: Model, hparams: FedProxDpSgdHparams = FedProxDpSgdHparams()
+  model: Model,
+  hparams: FedProxDpSgdHparams = FedProxDpSgdHparams(),
+  *,
+  model_aggregator: Optional[rounds.AggregationFactory] = None,
 ) -> StatefulProcess:
   """Builds `build_fed_prox` with private gradients in its local steps."""
-  return fed_prox.build_fed_prox(model, hparams)
+  process = fed_prox.build_fed_prox(
+    model,
+    hparams,
+    model_aggregator=model_aggregator,
+    local_gradient=private_gradient,
+  )
+  return _accounted(process, hparams, releases_per_round=hparams.epochs)
 
 
 def build_fed_curv_dp_sgd(
-  model: Model, hparams: FedCurvDpSgdHparams = FedCurvDpSgdHparams()
+  model: Model,
+  hparams: FedCurvDpSgdHparams = FedCurvDpSgdHparams(),
+  *,
+  model_aggregator: Optional[rounds.AggregationFactory] = None,
 ) -> StatefulProcess:
   """Builds `build_fed_curv` with private gradients and Fisher information."""
-  return fed_curv.build_fed_curv(model, hparams)
+  process = fed_curv.build_fed_curv(
+    model,
+    hparams,
+    model_aggregator=model_aggregator,
+    local_gradient=private_gradient,
+    fisher_of=private_fisher_information,
+  )
+  return _accounted(process, hparams, releases_per_round=hparams.epochs + 1)
+
+
+def _accounted(process, hparams, *, releases_per_round) -> StatefulProcess:
+  """The process, which says how private its clients' examples are.
+
+  In an epoch an example is in one mini-batch, and so takes part in one release.
+  """
+  return process.with_privacy(
+    GaussianMechanism(hparams.noise_multiplier, releases_per_round, hparams.delta)
+  )
+
+
+ALGORITHMS = (
+  Algorithm(
+    "dpsgd",
+    build_dp_sgd,
+    DpSgdHparams,
+    "SGD by DP-SGD: clipped and noisy gradients of the examples.",
+    "Abadi et al., CCS 2016",
+  ),
+  Algorithm(
+    "fedavg_dpsgd",
+    build_fed_avg_dp_sgd,
+    FedAvgDpSgdHparams,
+    "FedAvg by DP-SGD.",
+    "Xu et al., ICLR 2022",
+  ),
+  Algorithm(
+    "fedprox_dpsgd",
+    build_fed_prox_dp_sgd,
+    FedProxDpSgdHparams,
+    "FedProx by DP-SGD.",
+    "Xu et al., ICLR 2022",
+  ),
+  Algorithm(
+    "fedcurv_dpsgd",
+    build_fed_curv_dp_sgd,
+    FedCurvDpSgdHparams,
+    "FedCurv by DP-SGD, its Fisher information too.",
+    "Xu et al., ICLR 2022",
+  ),
+)

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from typing import Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import tensorflow as tf
 
 from tff_algos import hyper_parameters
 from tff_algos.client_work import gradients, local_training, tree_math
+from tff_algos.client_work.local_sgd import PlainSgd
 from tff_algos.client_work.model_update import model_update
-from tff_algos.hyper_parameters import PlainSgd, hparam
+from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model, Weights
-from tff_algos.templates import composer
-from tff_algos.templates.stateful_process import StatefulProcess
+from tff_algos.templates import composer, rounds
+from tff_algos.templates.algorithm import Algorithm
+
+if TYPE_CHECKING:
+  from tff_algos.templates.stateful_process import StatefulProcess
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +152,7 @@ def build_fed_agg(
   model: Model,
   hparams: FedAggHparams = FedAggHparams(),
   *,
-  model_aggregator: Optional[composer.AggregationFactory] = None,
+  model_aggregator: Optional[rounds.AggregationFactory] = None,
 ) -> StatefulProcess:
   """Builds FedAgg.
 
@@ -165,7 +169,7 @@ def build_fed_agg(
   Args:
     model: The model to train.
     hparams: The hyper-parameters.
-    model_aggregator: Replaces the weighted mean of the updates.
+    model_aggregator: Replaces the weighted mean of the updates, not of the estimates.
   """
   num_epochs = hparams.epochs
   from_previous = hparams.estimates == "previous_round"
@@ -205,7 +209,7 @@ def build_fed_agg(
         return tuple(tf.where(field.is_known, p, g) for p, g in shared), total
 
       rate = h.learning_rate if field is None else rates[epoch]
-      return local_training.train(
+      return local_training.train_client(
         model,
         weights,
         examples,
@@ -256,21 +260,32 @@ def build_fed_agg(
     if from_previous:
       phi2 = (*aggregate.get("phi2", ()), change)
       extra = _MeanField(tf.constant(True), aggregate["phi1"], phi2)
-    return composer.ServerVariables(tree_math.add(variables.model, change), extra)
+    return rounds.ServerVariables(tree_math.add(variables.model, change), extra)
 
   client_update = build_client_update(is_estimate=False)
   estimation = None
   if not from_previous:
     estimate = build_client_update(is_estimate=True)
-    estimation = composer.Estimation(estimate, hparams.passes)
+    estimation = rounds.Estimation(estimate, hparams.passes)
   return composer.compose_process(
     model,
     hparams,
-    rounds=composer.Round(client_update, server_update, distribute, estimation),
+    rounds=rounds.Round(client_update, server_update, distribute, estimation),
     aggregators=OrderedDict(
-      model=model_aggregator or composer.mean(),
-      phi1=composer.mean(),
-      phi2=composer.mean(),
+      model=model_aggregator or rounds.mean(),
+      phi1=rounds.mean(),
+      phi2=rounds.mean(),
     ),
     init_server=nothing_known if from_previous else lambda: (),
   )
+
+
+ALGORITHMS = (
+  Algorithm(
+    "fedagg",
+    build_fed_agg,
+    FedAggHparams,
+    "Learning rates of the epochs from mean-field estimates.",
+    "FedAgg, 2023",
+  ),
+)

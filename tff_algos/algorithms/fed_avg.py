@@ -7,15 +7,20 @@ Networks from Decentralized Data", AISTATS 2017, Algorithm 1.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import OrderedDict
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 from tff_algos.client_work import local_training, tree_math
+from tff_algos.client_work.local_sgd import WeightedLocalSgd
 from tff_algos.client_work.model_update import model_update
-from tff_algos.hyper_parameters import WeightedLocalSgd, hparam
+from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model
-from tff_algos.templates import composer
-from tff_algos.templates.stateful_process import StatefulProcess
+from tff_algos.templates import composer, rounds
+from tff_algos.templates.algorithm import Algorithm
+
+if TYPE_CHECKING:
+  from tff_algos.templates.stateful_process import StatefulProcess
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +37,7 @@ class FedAvgHparams(WeightedLocalSgd):
   )
 
 
-def move_by_mean(variables, aggregate, num_clients, h) -> composer.ServerVariables:
+def move_by_mean(variables, aggregate, num_clients, h) -> rounds.ServerVariables:
   """The server update x <- x + eta_g * mean(w_i - x); keeps the extra variables."""
   del num_clients
   moved = tree_math.add_scaled(
@@ -45,7 +50,8 @@ def build_fed_avg(
   model: Model,
   hparams: FedAvgHparams = FedAvgHparams(),
   *,
-  model_aggregator: Optional[composer.AggregationFactory] = None,
+  model_aggregator: Optional[rounds.AggregationFactory] = None,
+  local_gradient: Optional[local_training.LocalGradient] = None,
 ) -> StatefulProcess:
   """Builds FedAvg: x <- x + eta_g * sum_i n_i/n_S (w_i - x) [paper, erratum form].
 
@@ -56,16 +62,32 @@ def build_fed_avg(
     hparams: The hyper-parameters.
     model_aggregator: Replaces the weighted mean of the updates, for example by
       `tff.learning.robust_aggregator()`.
+    local_gradient: `(model, h, weights, Batch) -> (gradient, sum of losses)` of a local
+      step; default: that of the batch's mean loss.
   """
 
   def client_update(received, client_state, examples, seed, h):
     start = received["model"]
-    result = local_training.train(model, start, examples, h, seed)
+    gradient_of = local_gradient and functools.partial(local_gradient, model, h)
+    result = local_training.train_client(
+      model, start, examples, h, seed, gradient_of=gradient_of
+    )
     return model_update(h.client_weighting, start, result, examples, client_state)
 
   return composer.compose_process(
     model,
     hparams,
-    rounds=composer.Round(client_update, move_by_mean),
-    aggregators=OrderedDict(model=model_aggregator or composer.mean()),
+    rounds=rounds.Round(client_update, move_by_mean),
+    aggregators=OrderedDict(model=model_aggregator or rounds.mean()),
   )
+
+
+ALGORITHMS = (
+  Algorithm(
+    "fedavg",
+    build_fed_avg,
+    FedAvgHparams,
+    "Averages models after local SGD.",
+    "McMahan et al., AISTATS 2017",
+  ),
+)

@@ -7,20 +7,25 @@ Federated Learning on Non-IID Data", NeurIPS workshop 2019, Eqs. (3) to (6).
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import OrderedDict
-from typing import Any, NamedTuple, Optional
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.algorithms import fed_avg
+from tff_algos.client_data import Examples
 from tff_algos.client_work import gradients, local_training, tree_math
 from tff_algos.client_work.model_update import model_update
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model, Weights
-from tff_algos.privacy.dp_sgd_step import DpSgd, clip, normal_like
-from tff_algos.templates import composer
-from tff_algos.templates.stateful_process import StatefulProcess
+from tff_algos.templates import composer, rounds
+from tff_algos.templates.algorithm import Algorithm
+
+if TYPE_CHECKING:
+  from tff_algos.templates.stateful_process import StatefulProcess
 
 # What a round's seed is folded with for the Fisher information.
 _FISHER = 6
@@ -51,29 +56,19 @@ class _Curvature(NamedTuple):
 
 
 def fisher_information(
-  model: Model, weights: Weights, examples: Any, seed: tf.Tensor, h: FedCurvHparams
+  model: Model, h: FedCurvHparams, weights: Weights, examples: Examples, seed: tf.Tensor
 ) -> Weights:
-  """The mean over the examples of the squared gradient of the label's log-likelihood.
-
-  Under DP-SGD it is private too: of clipped gradients g, |g^2| <= C^2, so that noise of
-  sigma C^2 on the sum is one more Gaussian mechanism with the same sigma; below 0 it is
-  cut off [derived].
-  """
-  private = h if isinstance(h, DpSgd) else None
-  seed = tf.random.experimental.stateless_fold_in(seed, _FISHER)
-
-  def square(gradient):
-    if private is not None:
-      gradient = clip(gradient, private.clip_norm)
-    return tuple(map(tf.square, gradient))
-
+  """The mean over the examples of the squared gradient of the label's log-likelihood."""
+  del h
   total, _ = gradients.sum_over_examples(
-    model, weights, examples.x, examples.y, seed, square, training=False
+    model,
+    weights,
+    examples.x,
+    examples.y,
+    seed,
+    lambda gradient: tuple(map(tf.square, gradient)),
+    training=False,
   )
-  if private is not None:
-    deviation = private.noise_multiplier * private.clip_norm**2
-    noisy = tree_math.add_scaled(total, deviation, normal_like(total, seed))
-    total = tuple(tf.maximum(t, 0.0) for t in noisy)
   share = 1 / tf.cast(tf.shape(examples.y)[0], tf.float32)
   return tuple(share * t for t in total)
 
@@ -82,7 +77,9 @@ def build_fed_curv(
   model: Model,
   hparams: FedCurvHparams = FedCurvHparams(),
   *,
-  model_aggregator: Optional[composer.AggregationFactory] = None,
+  model_aggregator: Optional[rounds.AggregationFactory] = None,
+  local_gradient: Optional[local_training.LocalGradient] = None,
+  fisher_of: Callable[..., Weights] = fisher_information,
 ) -> StatefulProcess:
   """Builds FedCurv [paper].
 
@@ -94,7 +91,11 @@ def build_fed_curv(
   Args:
     model: The model to train.
     hparams: The hyper-parameters.
-    model_aggregator: Replaces the weighted mean of the updates.
+    model_aggregator: Replaces the weighted mean of the updates; the other parts keep
+      their plain sums, from which clients take their own share.
+    local_gradient: `(model, h, weights, Batch) -> (gradient, sum of losses)` of a local
+      step; default: that of the batch's mean loss.
+    fisher_of: `(model, h, weights, examples, seed) -> Weights`, F_j.
   """
 
   def no_curvature():
@@ -123,10 +124,17 @@ def build_fed_curv(
       pull = (f * w - v for f, w, v in zip(fisher, weights, fisher_model))
       return tree_math.add_scaled(gradient, 2 * h.curvature, tuple(pull)), carry
 
-    result = local_training.train(
-      model, start, examples, h, seed, adjust_gradient=consolidate
+    result = local_training.train_client(
+      model,
+      start,
+      examples,
+      h,
+      seed,
+      gradient_of=local_gradient and functools.partial(local_gradient, model, h),
+      adjust_gradient=consolidate,
     )
-    fisher_here = fisher_information(model, result.weights, examples, seed, h)
+    fisher_seed = tf.random.experimental.stateless_fold_in(seed, _FISHER)
+    fisher_here = fisher_of(model, h, result.weights, examples, fisher_seed)
     weighted = tuple(f * w for f, w in zip(fisher_here, result.weights))
     renewed = _Curvature(fisher_here, weighted, round_num + 1)
     update = model_update(h.client_weighting, start, result, examples, renewed)
@@ -147,12 +155,23 @@ def build_fed_curv(
   return composer.compose_process(
     model,
     hparams,
-    rounds=composer.Round(client_update, server_update, distribute),
+    rounds=rounds.Round(client_update, server_update, distribute),
     aggregators=OrderedDict(
-      model=model_aggregator or composer.mean(),
+      model=model_aggregator or rounds.mean(),
       fisher=tff.aggregators.SumFactory(),
       fisher_model=tff.aggregators.SumFactory(),
     ),
     init_server=no_curvature,
     init_client=no_curvature,
   )
+
+
+ALGORITHMS = (
+  Algorithm(
+    "fedcurv",
+    build_fed_curv,
+    FedCurvHparams,
+    "Weights that matter to other clients are held by a penalty.",
+    "Shoham et al., 2019",
+  ),
+)

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 import tensorflow as tf
 
 from tff_algos.client_work import local_training, tree_math
+from tff_algos.client_work.local_sgd import LocalSgd
 from tff_algos.client_work.model_update import model_update
-from tff_algos.hyper_parameters import LocalSgd, hparam
+from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model
-from tff_algos.privacy.dp_sgd_step import clip
-from tff_algos.templates import composer
-from tff_algos.templates.stateful_process import StatefulProcess
+from tff_algos.templates import composer, rounds
+from tff_algos.templates.algorithm import Algorithm
+
+if TYPE_CHECKING:
+  from tff_algos.templates.stateful_process import StatefulProcess
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +49,7 @@ def build_fed_dyn(
   *,
   num_clients: int,
   num_examples: int,
-  model_aggregator: Optional[composer.AggregationFactory] = None,
+  model_aggregator: Optional[rounds.AggregationFactory] = None,
 ) -> StatefulProcess:
   """Builds FedDyn [code, the authors'].
 
@@ -82,9 +85,9 @@ def build_fed_dyn(
 
     def shorten(gradient, weights, carry):
       del weights
-      return clip(gradient, h.max_gradient_norm), carry
+      return tree_math.clip(gradient, h.max_gradient_norm), carry
 
-    result = local_training.train(
+    result = local_training.train_client(
       model,
       start,
       examples,
@@ -101,13 +104,24 @@ def build_fed_dyn(
     change = aggregate["model"]
     mean_dual = tree_math.add_scaled(variables.extra, num_sampled / num_clients, change)
     mean_model = tree_math.add(variables.model, change)
-    return composer.ServerVariables(tree_math.add(mean_model, mean_dual), mean_dual)
+    return rounds.ServerVariables(tree_math.add(mean_model, mean_dual), mean_dual)
 
   return composer.compose_process(
     model,
     hparams,
-    rounds=composer.Round(client_update, server_update),
-    aggregators=OrderedDict(model=model_aggregator or composer.mean()),
+    rounds=rounds.Round(client_update, server_update),
+    aggregators=OrderedDict(model=model_aggregator or rounds.mean()),
     init_server=zeros,
     init_client=zeros,
   )
+
+
+ALGORITHMS = (
+  Algorithm(
+    "feddyn",
+    build_fed_dyn,
+    FedDynHparams,
+    "A dynamic regularizer lines up local and global optima.",
+    "Acar et al., ICLR 2021",
+  ),
+)

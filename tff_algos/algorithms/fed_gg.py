@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from typing import Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import tensorflow as tf
 
@@ -18,8 +18,11 @@ from tff_algos.client_work import local_training, tree_math
 from tff_algos.client_work.model_update import model_update
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model, Weights
-from tff_algos.templates import composer
-from tff_algos.templates.stateful_process import StatefulProcess
+from tff_algos.templates import composer, rounds
+from tff_algos.templates.algorithm import Algorithm
+
+if TYPE_CHECKING:
+  from tff_algos.templates.stateful_process import StatefulProcess
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +108,7 @@ def build_fed_gg(
   model: Model,
   hparams: FedGGHparams = FedGGHparams(),
   *,
-  model_aggregator: Optional[composer.AggregationFactory] = None,
+  model_aggregator: Optional[rounds.AggregationFactory] = None,
 ) -> StatefulProcess:
   """Builds FedGG: FedAvg with the cosine loss's gradient added to the local one.
 
@@ -151,7 +154,7 @@ def build_fed_gg(
       guided = add_cosine_gradient(gradient, drift, direction, step_length, h)
       return guided, step_length
 
-    result = local_training.train(
+    result = local_training.train_client(
       model,
       start,
       examples,
@@ -170,8 +173,19 @@ def build_fed_gg(
   return composer.compose_process(
     model,
     hparams,
-    rounds=composer.Round(client_update, server_update, distribute),
-    aggregators=OrderedDict(model=model_aggregator or composer.mean()),
+    rounds=rounds.Round(client_update, server_update, distribute),
+    aggregators=OrderedDict(model=model_aggregator or rounds.mean()),
     init_server=init_server,
     init_client=init_client,
   )
+
+
+ALGORITHMS = (
+  Algorithm(
+    "fedgg",
+    build_fed_gg,
+    FedGGHparams,
+    "Local updates guided by the last global update.",
+    "Global-Update-Guided Federated Learning",
+  ),
+)

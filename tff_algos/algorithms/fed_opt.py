@@ -11,16 +11,20 @@ from __future__ import annotations
 import dataclasses
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 import tensorflow as tf
 
 from tff_algos.client_work import local_training, tree_math
+from tff_algos.client_work.local_sgd import WeightedLocalSgd
 from tff_algos.client_work.model_update import model_update
-from tff_algos.hyper_parameters import WeightedLocalSgd, hparam
+from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model
-from tff_algos.templates import composer
-from tff_algos.templates.stateful_process import StatefulProcess
+from tff_algos.templates import composer, rounds
+from tff_algos.templates.algorithm import Algorithm
+
+if TYPE_CHECKING:
+  from tff_algos.templates.stateful_process import StatefulProcess
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +92,7 @@ def build_fed_adam(
   model: Model,
   hparams: FedAdamHparams = FedAdamHparams(),
   *,
-  model_aggregator: Optional[composer.AggregationFactory] = None,
+  model_aggregator: Optional[rounds.AggregationFactory] = None,
 ) -> StatefulProcess:
   """Builds FedAdam: v <- b2 v + (1 - b2) Delta^2; see `build_adaptive` [paper]."""
 
@@ -102,7 +106,7 @@ def build_fed_yogi(
   model: Model,
   hparams: FedYogiHparams = FedYogiHparams(),
   *,
-  model_aggregator: Optional[composer.AggregationFactory] = None,
+  model_aggregator: Optional[rounds.AggregationFactory] = None,
 ) -> StatefulProcess:
   """Builds FedYogi: v <- v - (1 - b2) Delta^2 sign(v - Delta^2) [paper]."""
 
@@ -116,7 +120,7 @@ def build_fed_adagrad(
   model: Model,
   hparams: FedAdagradHparams = FedAdagradHparams(),
   *,
-  model_aggregator: Optional[composer.AggregationFactory] = None,
+  model_aggregator: Optional[rounds.AggregationFactory] = None,
 ) -> StatefulProcess:
   """Builds FedAdagrad: v <- v + Delta^2; see `build_adaptive` [paper]."""
 
@@ -131,7 +135,7 @@ def build_adaptive(
   model: Model,
   hparams: _AdaptiveHparams,
   second_moment: Callable[..., tf.Tensor],
-  model_aggregator: Optional[composer.AggregationFactory] = None,
+  model_aggregator: Optional[rounds.AggregationFactory] = None,
 ) -> StatefulProcess:
   """FedAvg's clients with the server update of Algorithm 2 [paper].
 
@@ -152,7 +156,7 @@ def build_adaptive(
 
   def client_update(received, client_state, examples, seed, h):
     start = received["model"]
-    result = local_training.train(model, start, examples, h, seed)
+    result = local_training.train_client(model, start, examples, h, seed)
     return model_update(h.client_weighting, start, result, examples, client_state)
 
   def server_update(variables, aggregate, num_clients, h):
@@ -167,7 +171,7 @@ def build_adaptive(
       for v, d in zip(variables.extra["second_moment"], delta)
     )
     direction = tuple(m / (tf.sqrt(v) + h.tau) for m, v in zip(first, second))
-    return composer.ServerVariables(
+    return rounds.ServerVariables(
       model=tree_math.add_scaled(variables.model, h.server_learning_rate, direction),
       extra=OrderedDict(first_moment=first, second_moment=second),
     )
@@ -175,7 +179,32 @@ def build_adaptive(
   return composer.compose_process(
     model,
     hparams,
-    rounds=composer.Round(client_update, server_update),
-    aggregators=OrderedDict(model=model_aggregator or composer.mean()),
+    rounds=rounds.Round(client_update, server_update),
+    aggregators=OrderedDict(model=model_aggregator or rounds.mean()),
     init_server=init_server,
   )
+
+
+ALGORITHMS = (
+  Algorithm(
+    "fedadam",
+    build_fed_adam,
+    FedAdamHparams,
+    "FedAvg's clients, Adam at the server.",
+    "Reddi et al., ICLR 2021",
+  ),
+  Algorithm(
+    "fedyogi",
+    build_fed_yogi,
+    FedYogiHparams,
+    "FedAvg's clients, Yogi at the server.",
+    "Reddi et al., ICLR 2021",
+  ),
+  Algorithm(
+    "fedadagrad",
+    build_fed_adagrad,
+    FedAdagradHparams,
+    "FedAvg's clients, Adagrad at the server.",
+    "Reddi et al., ICLR 2021",
+  ),
+)

@@ -7,16 +7,20 @@ Networks", MLSys 2020, Algorithm 2.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import OrderedDict
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 from tff_algos.algorithms import fed_avg
 from tff_algos.client_work import local_training
 from tff_algos.client_work.model_update import model_update
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model
-from tff_algos.templates import composer
-from tff_algos.templates.stateful_process import StatefulProcess
+from tff_algos.templates import composer, rounds
+from tff_algos.templates.algorithm import Algorithm
+
+if TYPE_CHECKING:
+  from tff_algos.templates.stateful_process import StatefulProcess
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +40,8 @@ def build_fed_prox(
   model: Model,
   hparams: FedProxHparams = FedProxHparams(),
   *,
-  model_aggregator: Optional[composer.AggregationFactory] = None,
+  model_aggregator: Optional[rounds.AggregationFactory] = None,
+  local_gradient: Optional[local_training.LocalGradient] = None,
 ) -> StatefulProcess:
   """Builds FedProx: FedAvg with the local gradient g(w) + mu (w - x) [paper].
 
@@ -44,18 +49,33 @@ def build_fed_prox(
     model: The model to train.
     hparams: The hyper-parameters.
     model_aggregator: Replaces the weighted mean of the updates.
+    local_gradient: `(model, h, weights, Batch) -> (gradient, sum of losses)` of a local
+      step; default: that of the batch's mean loss.
   """
 
   def client_update(received, client_state, examples, seed, h):
     start = received["model"]
-
     pull = local_training.Pull(tuple(-h.mu * x for x in start), strength=h.mu)
-    result = local_training.train(model, start, examples, h, seed, pull=pull)
+    gradient_of = local_gradient and functools.partial(local_gradient, model, h)
+    result = local_training.train_client(
+      model, start, examples, h, seed, gradient_of=gradient_of, pull=pull
+    )
     return model_update(h.client_weighting, start, result, examples, client_state)
 
   return composer.compose_process(
     model,
     hparams,
-    rounds=composer.Round(client_update, fed_avg.move_by_mean),
-    aggregators=OrderedDict(model=model_aggregator or composer.mean()),
+    rounds=rounds.Round(client_update, fed_avg.move_by_mean),
+    aggregators=OrderedDict(model=model_aggregator or rounds.mean()),
   )
+
+
+ALGORITHMS = (
+  Algorithm(
+    "fedprox",
+    build_fed_prox,
+    FedProxHparams,
+    "FedAvg with a proximal term against client drift.",
+    "Li et al., MLSys 2020",
+  ),
+)

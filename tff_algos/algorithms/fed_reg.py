@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 import tensorflow as tf
 
 from tff_algos.algorithms import fed_avg
 from tff_algos.client_data import Examples
 from tff_algos.client_work import gradients, local_training, pseudo_data, tree_math
+from tff_algos.client_work.local_sgd import PlainSgd
 from tff_algos.client_work.model_update import model_update
-from tff_algos.hyper_parameters import PlainSgd, hparam
+from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model, Weights
-from tff_algos.templates import composer
-from tff_algos.templates.stateful_process import StatefulProcess
+from tff_algos.templates import composer, rounds
+from tff_algos.templates.algorithm import Algorithm
+
+if TYPE_CHECKING:
+  from tff_algos.templates.stateful_process import StatefulProcess
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +140,7 @@ def build_fed_reg(
   model: Model,
   hparams: FedRegHparams = FedRegHparams(),
   *,
-  model_aggregator: Optional[composer.AggregationFactory] = None,
+  model_aggregator: Optional[rounds.AggregationFactory] = None,
 ) -> StatefulProcess:
   """Builds FedReg [paper].
 
@@ -160,7 +164,7 @@ def build_fed_reg_mg(
   model: Model,
   hparams: FedRegMgHparams = FedRegMgHparams(),
   *,
-  model_aggregator: Optional[composer.AggregationFactory] = None,
+  model_aggregator: Optional[rounds.AggregationFactory] = None,
 ) -> StatefulProcess:
   """Builds FedReg with modified gradients, which hide the examples [paper, Section 3.3].
 
@@ -215,7 +219,7 @@ def _build(model, hparams, model_aggregator, *, modified_gradient) -> StatefulPr
       w_s, w_p = regularize(tree_math.subtract(weights, start), g_s, g_p)
       return tuple(w - w_s * s - w_p * p for w, s, p in zip(weights, g_s, g_p))
 
-    result = local_training.train(
+    result = local_training.train_client(
       model,
       start,
       examples,
@@ -229,6 +233,24 @@ def _build(model, hparams, model_aggregator, *, modified_gradient) -> StatefulPr
   return composer.compose_process(
     model,
     hparams,
-    rounds=composer.Round(client_update, fed_avg.move_by_mean),
-    aggregators=OrderedDict(model=model_aggregator or composer.mean()),
+    rounds=rounds.Round(client_update, fed_avg.move_by_mean),
+    aggregators=OrderedDict(model=model_aggregator or rounds.mean()),
   )
+
+
+ALGORITHMS = (
+  Algorithm(
+    "fedreg",
+    build_fed_reg,
+    FedRegHparams,
+    "Pseudo data keep the local model from forgetting.",
+    "Xu et al., ICLR 2022",
+  ),
+  Algorithm(
+    "fedreg_mg",
+    build_fed_reg_mg,
+    FedRegMgHparams,
+    "FedReg with modified gradients, which hide the examples.",
+    "Xu et al., ICLR 2022",
+  ),
+)

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 import tensorflow as tf
 
-from tff_algos.client_work import gradients, tree_math
+from tff_algos.client_work import gradients, local_training, tree_math
 from tff_algos.client_work.model_update import ClientResult, client_weight
 from tff_algos.hyper_parameters import HyperParameters, hparam
 from tff_algos.models.functional import Model
-from tff_algos.privacy.dp_sgd_step import DpSgd, local_gradient
-from tff_algos.templates import composer
-from tff_algos.templates.stateful_process import StatefulProcess
+from tff_algos.templates import composer, rounds
+from tff_algos.templates.algorithm import Algorithm
+
+if TYPE_CHECKING:
+  from tff_algos.templates.stateful_process import StatefulProcess
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +60,8 @@ def build_fed_sgd(
   model: Model,
   hparams: FedSgdHparams = FedSgdHparams(),
   *,
-  model_aggregator: Optional[composer.AggregationFactory] = None,
+  model_aggregator: Optional[rounds.AggregationFactory] = None,
+  local_gradient: Optional[local_training.LocalGradient] = None,
 ) -> StatefulProcess:
   """Builds FedSGD: x <- x - eta * sum_i n_i/n_S grad F_i(x) [paper, erratum form].
 
@@ -66,20 +69,22 @@ def build_fed_sgd(
     model: The model to train.
     hparams: The hyper-parameters.
     model_aggregator: Replaces the weighted mean of the gradients.
+    local_gradient: `(model, h, weights, Batch) -> (gradient, sum of losses)` of all of a
+      client's examples; default: that of their mean loss.
   """
 
   def client_update(received, client_state, examples, seed, h):
-    if isinstance(h, DpSgd):
-      x, y = examples
-      gradient, loss = local_gradient(model, h, received["model"], x, y, seed)
+    weights, n = received["model"], tf.shape(examples.y)[0]
+    if local_gradient is None:
+      gradient, loss = gradients.full_gradient(model, weights, examples, seed)
     else:
-      gradient, loss = gradients.full_gradient(model, received["model"], examples, seed)
-    num_examples = tf.cast(tf.shape(examples.y)[0], tf.float32)
+      whole = local_training.Batch(tf.range(n), examples.x, examples.y, seed)
+      gradient, loss = local_gradient(model, h, weights, whole)
     return ClientResult(
       message=OrderedDict(model=gradient),
       weight=OrderedDict(model=client_weight(h.client_weighting, examples)),
       client_state=client_state,
-      metrics=OrderedDict(loss=(loss, num_examples)),
+      metrics=OrderedDict(loss=(loss, tf.cast(n, tf.float32))),
     )
 
   def server_update(variables, aggregate, num_clients, h):
@@ -90,6 +95,24 @@ def build_fed_sgd(
   return composer.compose_process(
     model,
     hparams,
-    rounds=composer.Round(client_update, server_update),
-    aggregators=OrderedDict(model=model_aggregator or composer.mean()),
+    rounds=rounds.Round(client_update, server_update),
+    aggregators=OrderedDict(model=model_aggregator or rounds.mean()),
   )
+
+
+ALGORITHMS = (
+  Algorithm(
+    "fedsgd",
+    build_fed_sgd,
+    FedSgdHparams,
+    "One full-batch gradient for each client and round.",
+    "McMahan et al., AISTATS 2017",
+  ),
+  Algorithm(
+    "sgd",
+    build_fed_sgd,
+    SgdHparams,
+    "FedSGD with all clients counting the same, FedReg's baseline.",
+    "Xu et al., ICLR 2022",
+  ),
+)

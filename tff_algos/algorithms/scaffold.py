@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
+from typing import TYPE_CHECKING, Optional
 
 import tensorflow as tf
 
@@ -16,8 +17,11 @@ from tff_algos.client_work import gradients, local_training, tree_math
 from tff_algos.client_work.model_update import model_update
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model
-from tff_algos.templates import composer
-from tff_algos.templates.stateful_process import StatefulProcess
+from tff_algos.templates import composer, rounds
+from tff_algos.templates.algorithm import Algorithm
+
+if TYPE_CHECKING:
+  from tff_algos.templates.stateful_process import StatefulProcess
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +48,7 @@ def build_scaffold(
   hparams: ScaffoldHparams = ScaffoldHparams(),
   *,
   num_clients: int,
+  model_aggregator: Optional[rounds.AggregationFactory] = None,
 ) -> StatefulProcess:
   """Builds SCAFFOLD [paper].
 
@@ -58,6 +63,8 @@ def build_scaffold(
     model: The model to train.
     hparams: The hyper-parameters.
     num_clients: N, the number of all clients, taking part in a round or not.
+    model_aggregator: Replaces the weighted mean of the models' updates; the control
+      variates keep their mean, of which they are defined.
 
   Raises:
     ValueError: `num_clients` is not positive.
@@ -75,7 +82,7 @@ def build_scaffold(
     start, server_variate = received["model"], received["control_variate"]
     correction = tree_math.subtract(server_variate, own_variate)
 
-    result = local_training.train(
+    result = local_training.train_client(
       model, start, examples, h, seed, pull=local_training.Pull(correction)
     )
     if h.option == "I":
@@ -106,8 +113,21 @@ def build_scaffold(
   return composer.compose_process(
     model,
     hparams,
-    rounds=composer.Round(client_update, server_update, distribute),
-    aggregators=OrderedDict(model=composer.mean(), control_variate=composer.mean()),
+    rounds=rounds.Round(client_update, server_update, distribute),
+    aggregators=OrderedDict(
+      model=model_aggregator or rounds.mean(), control_variate=rounds.mean()
+    ),
     init_server=zeros,
     init_client=zeros,
   )
+
+
+ALGORITHMS = (
+  Algorithm(
+    "scaffold",
+    build_scaffold,
+    ScaffoldHparams,
+    "Control variates correct client drift (options I and II).",
+    "Karimireddy et al., ICML 2020",
+  ),
+)

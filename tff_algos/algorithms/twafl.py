@@ -10,18 +10,22 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import OrderedDict
+from typing import TYPE_CHECKING, Optional
 
 import tensorflow as tf
+import tensorflow_federated as tff
 
-from tff_algos.aggregators.temporal_weighting import TemporalWeightingFactory
 from tff_algos.algorithms import fed_avg
 from tff_algos.client_work import local_training, tree_math
 from tff_algos.client_work.model_update import model_update
 from tff_algos.distributors.partial_broadcast import PartialBroadcast
 from tff_algos.hyper_parameters import HyperParameters, hparam
 from tff_algos.models.functional import Model
-from tff_algos.templates import composer
-from tff_algos.templates.stateful_process import StatefulProcess
+from tff_algos.templates import composer, rounds
+from tff_algos.templates.algorithm import Algorithm
+
+if TYPE_CHECKING:
+  from tff_algos.templates.stateful_process import StatefulProcess
 
 # The parts of the message, and the kinds of rounds.
 _SHALLOW, _DEEP, _FULL = "shallow", "deep", "full"
@@ -94,6 +98,7 @@ def build_twafl(
   *,
   num_clients: int,
   num_examples: int,
+  sum_factory: Optional[tff.aggregators.UnweightedAggregationFactory] = None,
 ) -> StatefulProcess:
   """Builds TWAFL [paper].
 
@@ -108,11 +113,16 @@ def build_twafl(
     hparams: The hyper-parameters.
     num_clients: The number of all clients, taking part in a round or not.
     num_examples: The examples of all clients together.
+    sum_factory: Replaces the sum of what the round's clients add to the averages, of each
+      part, by another way to sum, such as `tff.aggregators.SecureSumFactory`. There is no
+      `model_aggregator`: the server's sums over all clients' last uploads, from which a
+      client takes its own again, stand no mean and no clipping.
 
   Raises:
-    ValueError: The model's layers cannot be divided, or a number is not positive.
+    ValueError: The model's layers cannot be divided, a number is not positive, or
+      `sum_factory` gives no sum.
   """
-  factory = _factory(hparams, num_clients, num_examples)
+  factory = _factory(hparams, num_clients, num_examples, sum_factory)
   return _build_layerwise(model, hparams, factory)
 
 
@@ -122,9 +132,10 @@ def build_tefl(
   *,
   num_clients: int,
   num_examples: int,
+  sum_factory: Optional[tff.aggregators.UnweightedAggregationFactory] = None,
 ) -> StatefulProcess:
   """Builds TEFL: TWAFL where all layers travel in every round; see `build_twafl`."""
-  factory = _factory(hparams, num_clients, num_examples)
+  factory = _factory(hparams, num_clients, num_examples, sum_factory)
   return fed_avg.build_fed_avg(
     model, hparams, model_aggregator=factory(model.initial_weights)
   )
@@ -136,14 +147,18 @@ def build_afl(
   *,
   num_clients: int,
   num_examples: int,
+  sum_factory: Optional[tff.aggregators.UnweightedAggregationFactory] = None,
 ) -> StatefulProcess:
   """Builds AFL: TWAFL where all last uploads count alike, a = 1; see `build_twafl`."""
-  factory = _factory(hparams, num_clients, num_examples, base=1.0)
+  factory = _factory(hparams, num_clients, num_examples, sum_factory, base=1.0)
   return _build_layerwise(model, hparams, factory)
 
 
-def _factory(hparams, num_clients, num_examples, **changed):
+def _factory(hparams, num_clients, num_examples, sum_factory, **changed):
   """`(initial values) -> TemporalWeightingFactory`."""
+  # Here, as a class of TFF is its base, without which algorithms can be listed.
+  from tff_algos.aggregators.temporal_weighting import TemporalWeightingFactory
+
   by_examples = hparams.client_weighting == "examples"
   if isinstance(hparams, _Temporal):
     changed = dict(
@@ -152,7 +167,9 @@ def _factory(hparams, num_clients, num_examples, **changed):
 
   def make(initial):
     total = num_examples if by_examples else num_clients
-    return TemporalWeightingFactory(initial, total_weight=total, **changed)
+    return TemporalWeightingFactory(
+      initial, total_weight=total, sum_factory=sum_factory, **changed
+    )
 
   return make
 
@@ -161,13 +178,13 @@ def _build_layerwise(model, hparams, factory) -> StatefulProcess:
   layers = PartialBroadcast(model.weight_names, hparams.deep_from)
   cut = {_SHALLOW: layers.shallow, _DEEP: layers.deep}
 
-  def build_round(travelling) -> composer.Round:
+  def build_round(travelling) -> rounds.Round:
     def distribute(variables):
       return OrderedDict((part, cut[part](variables.model)) for part in travelling)
 
     def client_update(received, own_deep, examples, seed, h):
       start = (*received[_SHALLOW], *received.get(_DEEP, own_deep))
-      result = local_training.train(model, start, examples, h, seed)
+      result = local_training.train_client(model, start, examples, h, seed)
       deep = layers.deep(result.weights)
       update = model_update(h.client_weighting, start, result, examples, deep)
       change, weight = update.message["model"], update.weight["model"]
@@ -184,7 +201,7 @@ def _build_layerwise(model, hparams, factory) -> StatefulProcess:
       aggregate = OrderedDict(model=tuple(change))
       return fed_avg.move_by_mean(variables, aggregate, num_clients, h)
 
-    return composer.Round(client_update, server_update, distribute)
+    return rounds.Round(client_update, server_update, distribute)
 
   def kind_of_round(rounds_done: int) -> str:
     place = rounds_done % hparams.rounds_in_loop
@@ -198,3 +215,28 @@ def _build_layerwise(model, hparams, factory) -> StatefulProcess:
     init_client=lambda: tuple(map(tf.constant, layers.deep(model.initial_weights))),
     kind_of_round=kind_of_round,
   )
+
+
+ALGORITHMS = (
+  Algorithm(
+    "twafl",
+    build_twafl,
+    TwaflHparams,
+    "Newer models count more; deep layers travel in some rounds only.",
+    "Chen et al., TNNLS 2020",
+  ),
+  Algorithm(
+    "tefl",
+    build_tefl,
+    TeflHparams,
+    "TWAFL's temporal weights, with all layers in every round.",
+    "Chen et al., TNNLS 2020",
+  ),
+  Algorithm(
+    "afl",
+    build_afl,
+    AflHparams,
+    "TWAFL's exchange of layers, without temporal weights.",
+    "Chen et al., TNNLS 2020",
+  ),
+)

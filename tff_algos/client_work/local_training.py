@@ -13,9 +13,8 @@ import tensorflow as tf
 
 from tff_algos.client_data import Examples
 from tff_algos.client_work import gradients, tree_math
-from tff_algos.hyper_parameters import LocalSgd, PlainSgd
+from tff_algos.client_work.local_sgd import LocalSgd, PlainSgd
 from tff_algos.models.functional import Model, Weights
-from tff_algos.privacy.dp_sgd_step import DpSgd, local_gradient
 
 # What a seed is folded with, so that no two kinds of draws share a key.
 _SHUFFLE, _STEP = 1, 2
@@ -38,6 +37,8 @@ class Batch(NamedTuple):
 
 
 GradientOf = Callable[[Weights, Batch], "tuple[Weights, tf.Tensor]"]
+# What a builder takes for its local steps' gradient: `GradientOf` of a model and `h`.
+LocalGradient = Callable[[Model, Any, Weights, Batch], "tuple[Weights, tf.Tensor]"]
 AdjustGradient = Callable[[Weights, Weights, Any], "tuple[Weights, Any]"]
 NoteDirection = Callable[[Weights, Any], Any]
 AfterStep = Callable[[Weights, Batch], Weights]
@@ -99,7 +100,7 @@ def steps_of_epoch(examples: Examples, hparams: PlainSgd) -> tf.Tensor:
   return tf.constant(1) if hparams.batch_size is None else -(-n // hparams.batch_size)
 
 
-def train(
+def train_client(
   model: Model,
   start: Weights,
   examples: Examples,
@@ -131,7 +132,7 @@ def train(
     hparams: epochs, batch_size, learning_rate and, where it has one, momentum.
     seed: int32 (2,), keys the shuffles and the model's random layers.
     gradient_of: `(weights, Batch) -> (gradient, sum of the batch's losses)`; default:
-      that of the batch's mean loss, or its private form where `hparams` say so.
+      that of the batch's mean loss.
     pull: What is added to each gradient; default: nothing.
     adjust_gradient: `(gradient, weights, carry) -> (gradient, carry)`; default: none.
     note_direction: `(direction, carry) -> carry`, where the weights are about to move by
@@ -143,12 +144,12 @@ def train(
   momentum = hparams.momentum if isinstance(hparams, LocalSgd) else 0.0
   is_seen = gradient_of or adjust_gradient or note_direction or momentum
   direct_step = None
-  if not is_seen and not isinstance(hparams, DpSgd):
+  if not is_seen:
     direct_step = _build_direct_step(model, hparams, pull)
   if gradient_of is None:
 
     def gradient_of(weights, batch):
-      return local_gradient(model, hparams, weights, batch.x, batch.y, batch.seed)
+      return gradients.batch_gradient(model, weights, batch.x, batch.y, batch.seed)
 
   n = tf.shape(examples.y)[0]
   batch_size = n if hparams.batch_size is None else hparams.batch_size

@@ -37,3 +37,11 @@ def dot(a: Weights, b: Weights) -> tf.Tensor:
 def norm(a: Weights) -> tf.Tensor:
   """The Euclidean norm over all weights together, a float32 scalar."""
   return tf.sqrt(2 * tf.add_n([tf.nn.l2_loss(x) for x in a]))
+
+
+def clip(a: Weights, max_norm) -> Weights:
+  """The weights, scaled down to the norm `max_norm` where theirs is larger."""
+  length = norm(a)
+  scale = tf.minimum(1.0, tf.math.divide_no_nan(max_norm, length))
+  scale = tf.where(length > 0, scale, 1.0)
+  return tuple(scale * x for x in a)

@@ -20,7 +20,7 @@ from tff_algos.algorithms import fed_reg
 from tff_algos.client_data import ClientInput, Examples
 from tff_algos.client_work import gradients, tree_math
 from tff_algos.models.functional import Model, Weights
-from tff_algos.templates.composer import ServerVariables
+from tff_algos.templates.rounds import ServerVariables
 
 
 class PseudoFisher(NamedTuple):

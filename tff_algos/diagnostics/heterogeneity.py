@@ -264,6 +264,6 @@ def _check_counts(name: str, counts: np.ndarray) -> np.ndarray:
     raise ValueError(
       f"{name}: counts must have shape [clients, classes] and every client an example, "
       f"but the shape is {counts.shape} or a row is empty: give what "
-      "tasks.partitions.class_counts returns."
+      "tff_algos.partitions.class_counts returns."
     )
   return counts

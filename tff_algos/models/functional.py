@@ -13,7 +13,7 @@ import tensorflow as tf
 Weights = tuple  # of tf.Tensor or np.ndarray, in the order of `Model.weight_names`
 
 # What a metric gives: one number for each example, or totals and counts, see `Model`.
-MetricValue = Union[tf.Tensor, tuple[tf.Tensor, tf.Tensor]]
+MetricValue = Union["tf.Tensor", "tuple[tf.Tensor, tf.Tensor]"]
 
 
 class ExampleSpec(NamedTuple):

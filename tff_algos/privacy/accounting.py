@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 
 def epsilon(noise_multiplier: float, num_releases: int, delta: float) -> float:
@@ -44,3 +45,24 @@ def epsilon(noise_multiplier: float, num_releases: int, delta: float) -> float:
   mechanism = dp_accounting.GaussianDpEvent(noise_multiplier)
   accountant.compose(mechanism, int(num_releases))
   return float(accountant.get_epsilon(delta))
+
+
+class GaussianMechanism(NamedTuple):
+  """By what a process keeps the examples of its clients private.
+
+  Attributes:
+    noise_multiplier: sigma of each release, see `epsilon`.
+    releases_per_round: How many noisy sums an example takes part in, in a round of its
+      client.
+    delta: At which epsilon is reported, in (0, 1).
+  """
+
+  noise_multiplier: float
+  releases_per_round: int
+  delta: float
+
+  def epsilon(self, num_rounds: int) -> float:
+    """Epsilon of the examples of a client that took part in so many rounds, >= 0."""
+    return epsilon(
+      self.noise_multiplier, num_rounds * self.releases_per_round, self.delta
+    )

@@ -1,4 +1,4 @@
-"""The gradient of a local step, plain or by DP-SGD.
+"""The gradient of a local step by DP-SGD, and what else is made private like it.
 
 Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang: "Deep Learning with Differential
 Privacy", CCS 2016, Algorithm 1. What `accounting` says of a client's privacy holds for
@@ -11,8 +11,10 @@ import dataclasses
 
 import tensorflow as tf
 
+from tff_algos.client_data import Examples
 from tff_algos.client_work import gradients, tree_math
-from tff_algos.hyper_parameters import HyperParameters, PlainSgd, hparam
+from tff_algos.client_work.local_training import Batch
+from tff_algos.hyper_parameters import HyperParameters, hparam
 from tff_algos.models.functional import Model, Weights
 
 # What a step's seed is folded with for its noise.
@@ -21,7 +23,10 @@ _NOISE = 5
 
 @dataclasses.dataclass(frozen=True)
 class DpSgd(HyperParameters):
-  """Mixed into an algorithm's hyper-parameters, it makes every local gradient private."""
+  """What DP-SGD adds to an algorithm's hyper-parameters.
+
+  They change nothing by themselves: builders pass `private_gradient`, which reads them.
+  """
 
   clip_norm: float = hparam(
     1.0,
@@ -48,45 +53,61 @@ class DpSgd(HyperParameters):
     open_low=True,
   )
 
-  @property
-  def releases_per_round(self) -> int:
-    """How many noisy sums an example takes part in, in a round of its client.
 
-    One for each epoch, of which it is in one mini-batch; one without epochs.
-    """
-    return self.epochs if isinstance(self, PlainSgd) else 1
-
-
-def local_gradient(
-  model: Model,
-  hparams: HyperParameters,
-  weights: Weights,
-  x: tf.Tensor,
-  y: tf.Tensor,
-  seed: tf.Tensor,
+def private_gradient(
+  model: Model, h: DpSgd, weights: Weights, batch: Batch
 ) -> tuple[Weights, tf.Tensor]:
-  """The gradient of a batch's mean loss and the sum of its losses.
+  """The private gradient of a batch's mean loss, and the sum of its losses.
 
-  Private where `hparams` are `DpSgd`: (sum_e g_e min(1, C/|g_e|) + N(0, (sigma C)^2)) / B
-  over the batch's B examples [paper]. Arguments as of `gradients.batch_gradient`.
+  (sum_e g_e min(1, C/|g_e|) + N(0, (sigma C)^2)) / B over the batch's B examples [paper].
+
+  Args:
+    model: The model.
+    h: The hyper-parameters, of which clip norm and noise multiplier may be tensors.
+    weights: Where the gradient is taken.
+    batch: The examples, and the seed of the noise and of the model's random layers.
   """
-  if not isinstance(hparams, DpSgd):
-    return gradients.batch_gradient(model, weights, x, y, seed)
   total, loss = gradients.sum_over_examples(
-    model, weights, x, y, seed, lambda g: clip(g, hparams.clip_norm), training=True
+    model,
+    weights,
+    batch.x,
+    batch.y,
+    batch.seed,
+    lambda g: tree_math.clip(g, h.clip_norm),
+    training=True,
   )
-  deviation = hparams.noise_multiplier * hparams.clip_norm
-  noisy = tree_math.add_scaled(total, deviation, normal_like(total, seed))
-  share = 1 / tf.cast(tf.shape(y)[0], tf.float32)
+  deviation = h.noise_multiplier * h.clip_norm
+  noisy = tree_math.add_scaled(total, deviation, normal_like(total, batch.seed))
+  share = 1 / tf.cast(tf.shape(batch.y)[0], tf.float32)
   return tuple(share * g for g in noisy), loss
 
 
-def clip(gradient: Weights, clip_norm) -> Weights:
-  """The gradient, scaled down to the norm `clip_norm` where it is longer."""
-  length = tree_math.norm(gradient)
-  scale = tf.minimum(1.0, tf.math.divide_no_nan(clip_norm, length))
-  scale = tf.where(length > 0, scale, 1.0)
-  return tuple(scale * g for g in gradient)
+def private_fisher_information(
+  model: Model, h: DpSgd, weights: Weights, examples: Examples, seed: tf.Tensor
+) -> Weights:
+  """The mean over the examples of their clipped gradients' squares, made private.
+
+  Of clipped gradients g, |g^2| <= C^2, so that noise of sigma C^2 on the sum is one more
+  Gaussian mechanism with the same sigma; below 0 it is cut off [derived].
+
+  Args:
+    model: The model; its random layers are not at work.
+    h: The hyper-parameters, of which clip norm and noise multiplier may be tensors.
+    weights: Where the gradients are taken.
+    examples: All of a client's examples.
+    seed: int32 (2,), of the noise.
+  """
+
+  def square(gradient):
+    return tuple(map(tf.square, tree_math.clip(gradient, h.clip_norm)))
+
+  total, _ = gradients.sum_over_examples(
+    model, weights, examples.x, examples.y, seed, square, training=False
+  )
+  deviation = h.noise_multiplier * h.clip_norm**2
+  noisy = tree_math.add_scaled(total, deviation, normal_like(total, seed))
+  share = 1 / tf.cast(tf.shape(examples.y)[0], tf.float32)
+  return tuple(share * tf.maximum(t, 0.0) for t in noisy)
 
 
 def normal_like(weights: Weights, seed: tf.Tensor) -> Weights:

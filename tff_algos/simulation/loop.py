@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -79,7 +78,7 @@ class Result(NamedTuple):
   client_states: ClientStateStore
 
 
-def run(
+def simulate(
   process: StatefulProcess,
   clients: ClientDirectory,
   settings: Settings,
@@ -127,7 +126,6 @@ def run(
       f"{folder} holds a run's checkpoints: resume that run, or choose another folder."
     )
   on_start(records)
-  bytes_of = functools.lru_cache(traffic.bytes_per_client)
   no_bytes = dict.fromkeys(traffic.record_columns(process), 0)
   while len(records) < settings.rounds:
     round_num = len(records)
@@ -137,18 +135,18 @@ def run(
     inputs = [_client_input(clients, p, settings.seed, round_num) for p in cohort]
     before_round(RoundStart(round_num, state, store.get(cohort), inputs))
     start = time.perf_counter()
-    next_fn = process.next_of(round_num)
-    output = next_fn(state, store.get(cohort), inputs)
+    output = process.next_of(round_num)(state, store.get(cohort), inputs)
     state = output.state
     store.put(cohort, output.client_states)
     train_seconds = time.perf_counter() - start
+    crossing = process.traffic[process.kind_of_round(round_num)]
     done = round_num + 1
     stopping = should_stop()
     record = dict(
       round=done,
       **_train_metrics(output.metrics),
       seconds=train_seconds,
-      **{**no_bytes, **bytes_of(next_fn).record(len(cohort))},
+      **{**no_bytes, **traffic.record(crossing, len(cohort))},
     )
     is_last = stopping or done == settings.rounds
     if evaluate is not None:

@@ -26,8 +26,8 @@ _EVENTS = "tensorboard"
 class RecordWriter:
   """Writes each round's record as it comes: a row of metrics.csv and TensorBoard events.
 
-  Works as the `on_start` and `on_round` of `loop.run`: a resumed run rewrites both from
-  its checkpoint, so that rounds done twice stand there once.
+  Works as the `on_start` and `on_round` of `loop.simulate`: a resumed run rewrites both
+  from its checkpoint, so that rounds done twice stand there once.
   """
 
   def __init__(self, run_dir: str, columns: Sequence[str]):

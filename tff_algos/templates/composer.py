@@ -19,94 +19,34 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos import client_data, hyper_parameters
-from tff_algos.aggregators.client_memory import ClientMemoryFactory, Contribution
-from tff_algos.client_work.model_update import ClientResult
-from tff_algos.models.functional import Model, Weights
-from tff_algos.templates.stateful_process import RoundOutput, StatefulProcess
+from tff_algos.models.functional import Model
+from tff_algos.templates.client_results import (
+  RememberingClient,
+  contribute,
+  drop_non_finite,
+  finish_metrics,
+)
+from tff_algos.templates.ledger import Ledger, RoundTraffic
+from tff_algos.templates.rounds import (
+  AggregationFactory,
+  Estimation,
+  Round,
+  RoundOutput,
+  ServerState,
+  ServerVariables,
+  create_process,
+  mean,
+)
 
-AggregationFactory = Union[
-  tff.aggregators.WeightedAggregationFactory,
-  tff.aggregators.UnweightedAggregationFactory,
-]
-
-
-class ServerVariables(NamedTuple):
-  """What the server keeps of an algorithm.
-
-  Attributes:
-    model: The global weights x.
-    extra: The algorithm's own variables, such as a control variate; () for none.
-  """
-
-  model: Weights
-  extra: Any
-
-
-class ServerState(NamedTuple):
-  """S, the server state of every composed process.
-
-  Attributes:
-    variables: `ServerVariables`.
-    aggregator: Part name to its aggregator's state.
-    hparams: Name to float32, the tunable hyper-parameters.
-    round_num: int32 scalar, the number of rounds done.
-  """
-
-  variables: ServerVariables
-  aggregator: Any
-  hparams: Any
-  round_num: Any
-
-
-def send_model(variables: ServerVariables) -> OrderedDict[str, Any]:
-  """The distributor of most algorithms: the whole model and nothing else."""
-  return OrderedDict(model=variables.model)
-
-
-def mean() -> tff.aggregators.WeightedAggregationFactory:
-  """The weighted mean; 0 where every weight is 0 (all messages were dropped)."""
-  return tff.aggregators.MeanFactory(no_nan_division=True)
-
-
-class Estimation(NamedTuple):
-  """Exchanges before the clients' real work, by which they estimate something together.
-
-  Attributes:
-    client: `(received, client_state, examples, seed, h) -> ClientResult`, whose state is
-      ignored. The weighted means of its message's parts are sent to all clients, which
-      find them in `received` from then on, in the next exchange and in the real work.
-    times: How many exchanges.
-  """
-
-  client: Callable[..., ClientResult]
-  times: int
-
-
-class Round(NamedTuple):
-  """What happens in a round, as pure functions of plain `tf` operations.
-
-  In all of them `h` holds the hyper-parameters, of which the tunable ones are tensors.
-
-  Attributes:
-    client_update: `(received, client_state, examples, seed, h) -> ClientResult`.
-    server_update: `(variables, aggregate, num_clients, h) -> ServerVariables`, where
-      `aggregate` maps each part of the message to its aggregate and `num_clients` is a
-      float32 scalar, the number of clients whose message was accepted.
-    distribute: `(variables) -> parts` that the server sends to each client.
-    estimation: Exchanges before that.
-  """
-
-  client_update: Callable[..., ClientResult]
-  server_update: Callable[..., ServerVariables]
-  distribute: Callable[[ServerVariables], Mapping[str, Any]] = send_model
-  estimation: Optional[Estimation] = None
+if TYPE_CHECKING:
+  from tff_algos.templates.stateful_process import StatefulProcess
 
 
 def compose_process(
@@ -134,6 +74,9 @@ def compose_process(
   Raises:
     ProcessTypeError: The functions do not fit together.
   """
+  # Here, as classes of TFF are its bases, without which algorithms can be listed.
+  from tff_algos.templates.stateful_process import StatefulProcess
+
   composition = _Composition(model, hparams, aggregators, init_server, init_client)
   kinds = {"": rounds} if isinstance(rounds, Round) else dict(rounds)
   exchanges = {name: _Exchange(composition, kind) for name, kind in kinds.items()}
@@ -157,6 +100,7 @@ def compose_process(
     *composition.accessors(),
     kind_of_round=kind_of_round,
     client_work=client_work,
+    count_traffic=lambda: {name: e.traffic() for name, e in exchanges.items()},
   )
 
 
@@ -164,7 +108,9 @@ class _Composition:
   """What all kinds of rounds of a process share: types, states, aggregators."""
 
   def __init__(self, model, hparams, aggregators, init_server, init_client):
-    self.model, self.hparams, self.factories = model, hparams, dict(aggregators)
+    from tff_algos.aggregators.client_memory import ClientMemoryFactory
+
+    self.hparams, self.factories = hparams, dict(aggregators)
     self.memories = {
       part: factory
       for part, factory in self.factories.items()
@@ -184,7 +130,7 @@ class _Composition:
       if not self.memories:
         return own
       memory = ((k, f.initialize_client()) for k, f in self.memories.items())
-      return _RememberingClient(own, OrderedDict(memory))
+      return RememberingClient(own, OrderedDict(memory))
 
     self.initialize_client = initialize_client
     self._init_variables, self._init_hparams = init_variables, init_hparams
@@ -212,7 +158,9 @@ class _Composition:
       for part, part_type in tff.structure.iter_elements(work_type.message):
         if part not in self.processes:
           weight_type = work_type.weight[part]
-          self.processes[part] = _create(self.factories[part], part_type, weight_type)
+          self.processes[part] = create_process(
+            self.factories[part], part_type, weight_type
+          )
 
     @tff.federated_computation
     def initialize():
@@ -260,12 +208,11 @@ class _Exchange:
   def __init__(self, composition: _Composition, kind: Round):
     self._composition, self._round = composition, kind
     own = composition
-    remembers = bool(own.memories)
 
     @tff.tensorflow.computation(own.variables_type, own.hparams_type, np.int32)
     def send(variables, values, round_num):
       sent = OrderedDict(parts=kind.distribute(variables), hparams=values)
-      if remembers:
+      if own.memories:
         sent["round_num"] = round_num + 1
       return sent
 
@@ -277,7 +224,7 @@ class _Exchange:
       estimate = self._client_computation(estimation.client, is_estimate=True)
       work_type = estimate.type_signature.result
       means = OrderedDict(
-        (part, _create(mean(), part_type, work_type.weight[part]))
+        (part, create_process(mean(), part_type, work_type.weight[part]))
         for part, part_type in tff.structure.iter_elements(work_type.message)
       )
       self._estimates.append((estimate, means))
@@ -301,26 +248,26 @@ class _Exchange:
       own.read.type_signature.result,
       own.input_type.seed,
     )
-    @tf.function
+    @tf.function(autograph=False)
     def client_work(received, estimates, client_state, examples, seed):
       examples = client_data.Examples(*examples)
       h = hyper_parameters.with_values(own.hparams, received["hparams"])
-      known = ((part, value[part]) for part, value in dict(estimates).items())
-      parts = OrderedDict([*received["parts"].items(), *known])
+      parts = OrderedDict([*received["parts"].items(), *dict(estimates).items()])
       before = client_state.own if own.memories else client_state
       result = client_update(parts, before, examples, seed, h)
       if is_estimate:
         result = result._replace(client_state=client_state)
       elif own.memories:
-        result = _contribute(own.memories, result, received, client_state.memory)
-      return _drop_non_finite(result, client_state, tf.shape(examples.y)[0])
+        result = contribute(own.memories, result, received, client_state.memory)
+      return drop_non_finite(result, client_state, tf.shape(examples.y)[0])
 
     return client_work
 
   def build_next(self) -> tff.Computation:
     own = self._composition
     server_work = self._server_computation()
-    finish_metrics = _build_finish_metrics(self.client_work.type_signature.result.totals)
+    totals_type = self.client_work.type_signature.result.totals
+    finish = tff.tensorflow.computation(finish_metrics, totals_type)
 
     @tff.federated_computation(
       own.state_type,
@@ -361,13 +308,32 @@ class _Exchange:
         client_states=work.client_state,
         metrics=tff.federated_zip(
           OrderedDict(
-            client_work=OrderedDict(train=tff.federated_map(finish_metrics, totals)),
+            client_work=OrderedDict(train=tff.federated_map(finish, totals)),
             aggregator=measurements,
           )
         ),
       )
 
     return next_fn
+
+  def traffic(self) -> RoundTraffic:
+    """The bytes that cross in a round for each client."""
+    own, ledger = self._composition, Ledger()
+    sent = OrderedDict(tff.structure.iter_elements(self._received_type))
+    parts = tff.structure.iter_elements(sent.pop("parts"))
+    for name, value_type in [*parts, *sent.items()]:
+      ledger.broadcast(name, value_type)
+    for estimate, means in self._estimates:
+      message_type = estimate.type_signature.result.message
+      for part, process in means.items():
+        ledger.aggregate(part, message_type[part], process)
+        ledger.broadcast(part, process.next.type_signature.result.result.member)
+    work_type = self.client_work.type_signature.result
+    for part, part_type in tff.structure.iter_elements(work_type.message):
+      value_type = part_type.value if part in own.memories else part_type
+      ledger.aggregate(part, value_type, own.processes[part])
+    ledger.upload("metrics", work_type.totals)
+    return ledger.total()
 
   def _parts(self) -> list[str]:
     message_type = self.client_work.type_signature.result.message
@@ -410,7 +376,7 @@ class _Exchange:
     )
 
     @tff.tensorflow.computation(own.state_type.member, aggregate_type, np.int32)
-    @tf.function
+    @tf.function(autograph=False)
     def server_work(state, aggregate, num_clients):
       h = hyper_parameters.with_values(own.hparams, state.hparams)
       changes = OrderedDict()
@@ -419,7 +385,7 @@ class _Exchange:
           sent = kind.distribute(state.variables)[part]
           changes[part] = tf.nest.map_structure(tf.subtract, aggregate[part], sent)
         else:
-          changes[part] = aggregate[part][part]
+          changes[part] = aggregate[part]
       variables = kind.server_update(
         state.variables, changes, tf.cast(num_clients, tf.float32), h
       )
@@ -429,94 +395,3 @@ class _Exchange:
       return variables, state.round_num + 1
 
     return server_work
-
-
-def _create(factory, part_type, weight_type) -> tff.templates.AggregationProcess:
-  if isinstance(factory, tff.aggregators.WeightedAggregationFactory):
-    return factory.create(part_type, weight_type)
-  return factory.create(part_type)
-
-
-def _build_finish_metrics(totals_type: tff.Type) -> tff.Computation:
-  @tff.tensorflow.computation(totals_type)
-  def finish_metrics(totals):
-    averages = ((k, _ratio(*pair)) for k, pair in totals["averages"].items())
-    return OrderedDict(averages, **totals["counts"])
-
-  return finish_metrics
-
-
-class _RememberingClient(NamedTuple):
-  """The state of a client whose aggregators remember its uploads."""
-
-  own: Any
-  memory: Any
-
-
-def _contribute(factories, result: ClientResult, received, memory) -> ClientResult:
-  """Replaces the parts of a message that clients remember by their contributions."""
-  message, new_memory = OrderedDict(result.message), OrderedDict(memory)
-  for part in message:
-    if part in factories:
-      value = tf.nest.map_structure(tf.add, received["parts"][part], message[part])
-      message[part], new_memory[part] = factories[part].contribute(
-        value, result.weight[part], memory[part], received["round_num"]
-      )
-  return result._replace(
-    message=message, client_state=_RememberingClient(result.client_state, new_memory)
-  )
-
-
-class _ClientWorkOutput(NamedTuple):
-  message: Any
-  weight: Any
-  client_state: Any
-  totals: Any
-
-
-def _drop_non_finite(
-  result: ClientResult, old_client_state: Any, num_examples: tf.Tensor
-) -> _ClientWorkOutput:
-  """Gives a client whose result is not finite no weight and leaves its state alone.
-
-  Nor is one of which float32 cannot hold the square of the norm, from 2e19 on.
-
-  The result's state and metrics count too: a message may be finite without them, such as
-  that of the layers which travel, or of steps along what the clients have estimated.
-  """
-  made = (result.message, result.weight, result.metrics, result.client_state)
-  numbers = [v for v in tf.nest.flatten(made) if v.dtype.is_floating]
-  # A norm takes a quarter of the time of looking at each number.
-  lengths = [tf.cast(tf.nn.l2_loss(v), tf.float32) for v in numbers]
-  accepted = tf.reduce_all(tf.math.is_finite(tf.stack(lengths)))
-  # A part's name goes along inside it, so that it can be read from what crosses.
-  message = OrderedDict((k, _named(k, v)) for k, v in result.message.items())
-  sent = (message, OrderedDict(result.weight), OrderedDict(result.metrics))
-  # `tf.where` would pass over all weights once more.
-  (message, weight, averages), client_state = tf.cond(
-    accepted,
-    lambda: (sent, result.client_state),
-    lambda: (tf.nest.map_structure(tf.zeros_like, sent), old_client_state),
-  )
-  one = tf.cast(accepted, tf.int32)
-  counts = OrderedDict(
-    num_examples=tf.cast(num_examples * one, tf.int64),
-    num_accepted=one,
-    num_dropped=1 - one,
-  )
-  return _ClientWorkOutput(
-    message=message,
-    weight=weight,
-    client_state=client_state,
-    totals=OrderedDict(averages=averages, counts=counts),
-  )
-
-
-def _named(part: str, value: Any) -> OrderedDict[str, Any]:
-  if isinstance(value, Contribution):
-    return OrderedDict([(part, value.value), ("weight", value.weight)])
-  return OrderedDict([(part, value)])
-
-
-def _ratio(total: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-  return tf.math.divide_no_nan(total, count)

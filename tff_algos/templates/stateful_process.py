@@ -19,25 +19,15 @@ chosen by a pure function of the number of rounds done.
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 import tensorflow_federated as tff
 
-
-class RoundOutput(NamedTuple):
-  """The result of `StatefulProcess.next`.
-
-  Attributes:
-    state: The new server state.
-    client_states: The new states of the round's clients, in the order they came in.
-    metrics: `client_work.train` (loss in nats a training example, counts) and
-      `aggregator` (measurements of each part's aggregator).
-  """
-
-  state: Any
-  client_states: Any
-  metrics: Any
+from tff_algos.privacy.accounting import GaussianMechanism
+from tff_algos.templates.ledger import RoundTraffic, bytes_per_client
 
 
 class ProcessTypeError(TypeError):
@@ -59,12 +49,14 @@ class StatefulProcess(tff.templates.IterativeProcess):
     *,
     kind_of_round: Optional[Callable[[int], str]] = None,
     client_work: Optional[Callable[..., Any]] = None,
+    count_traffic: Optional[Callable[[], Mapping[str, RoundTraffic]]] = None,
   ):
     """Checks all types and keeps the computations.
 
     `next_fns` are the `next` of each kind of round by name; `next` itself is the last.
     Where there are several, `kind_of_round` says which, by the number of rounds done.
-    `client_work` is kept for who wants to look at what one client does.
+    `client_work` is kept for who wants to look at what one client does. `count_traffic`
+    makes `traffic`; default: what crosses in the compiled rounds, without parts' names.
 
     Raises:
       ProcessTypeError: A computation has another type than the module's docstring says.
@@ -112,6 +104,8 @@ class StatefulProcess(tff.templates.IterativeProcess):
     super().__init__(initialize_fn, [*next_fns.values()][-1], next_is_multi_arg=True)
     self._next_fns, self._kind_of_round = dict(next_fns), kind_of_round
     self._initialize_client, self._client_work = initialize_client_fn, client_work
+    self._count_traffic = count_traffic
+    self._privacy: Optional[GaussianMechanism] = None
     self._get_model_weights = get_model_weights
     self._set_model_weights = set_model_weights
     self._get_hparams = get_hparams
@@ -133,15 +127,47 @@ class StatefulProcess(tff.templates.IterativeProcess):
     return self._client_work
 
   @property
+  def privacy(self) -> Optional[GaussianMechanism]:
+    """How private a round is for a client's examples; None where it is not.
+
+    It is of the noise multiplier that the process was built with: who changes that by
+    `set_hparams` must account for it.
+    """
+    return self._privacy
+
+  def with_privacy(self, privacy: GaussianMechanism) -> StatefulProcess:
+    """The same process, of which its builder says how private it is."""
+    changed = copy.copy(self)
+    changed._privacy = privacy
+    return changed
+
+  @property
   def next_fns(self) -> Mapping[str, tff.Computation]:
     """The `next` of each kind of round, by name."""
     return self._next_fns
 
+  def kind_of_round(self, rounds_done: int) -> str:
+    """The name of the kind of the round after so many rounds."""
+    if self._kind_of_round is None:
+      [kind] = self._next_fns
+      return kind
+    return self._kind_of_round(rounds_done)
+
   def next_of(self, rounds_done: int) -> tff.Computation:
     """The `next` of the round after so many rounds."""
-    if self._kind_of_round is None:
-      return self.next
-    return self._next_fns[self._kind_of_round(rounds_done)]
+    return self._next_fns[self.kind_of_round(rounds_done)]
+
+  @functools.cached_property
+  def traffic(self) -> Mapping[str, RoundTraffic]:
+    """The bytes that cross in each kind of round, by name; counted when first asked for.
+
+    Parts have the names that the algorithm gave them, and "hparams", "round_num",
+    "metrics" for what a composed process adds. What aggregators send for themselves is
+    "aggregation", and so is all that crosses in a process that is not composed.
+    """
+    if self._count_traffic is None:
+      return {kind: bytes_per_client(fn) for kind, fn in self._next_fns.items()}
+    return self._count_traffic()
 
   @property
   def get_model_weights(self) -> tff.Computation:

@@ -10,7 +10,8 @@ import tensorflow_federated as tff
 
 from tff_algos import client_data
 from tff_algos.models.functional import ExampleSpec
-from tff_algos.templates.stateful_process import RoundOutput, StatefulProcess
+from tff_algos.templates.rounds import RoundOutput
+from tff_algos.templates.stateful_process import StatefulProcess
 
 
 class OnDeviceInput(NamedTuple):

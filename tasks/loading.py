@@ -1,0 +1,139 @@
+"""Loading a task: its data, split over clients and put on disk, and its model."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from typing import TYPE_CHECKING, Optional
+
+import numpy as np
+
+from tasks.task import LoadedTask, Task
+from tff_algos import partitions
+from tff_algos.errors import InputError
+
+if TYPE_CHECKING:
+  from tasks.datasets.dataset import Dataset
+  from tff_algos.client_data import ClientDirectory
+  from tff_algos.models.functional import ExampleSpec, Model
+
+
+def load(
+  task: Task,
+  *,
+  data_dir: Optional[str],
+  cache_dir: str,
+  partition: str,
+  num_clients: Optional[int],
+  partition_seed: int,
+  model_seed: int,
+) -> LoadedTask:
+  """Loads data and model and puts the clients' examples on disk, or finds them there.
+
+  Args:
+    task: The task.
+    data_dir: Where the data set is; None: where the loader looks by itself.
+    cache_dir: Where client data are kept; a name derived from all that they depend on
+      lets later runs find them.
+    partition: The split, as `partitions.parse` takes it.
+    num_clients: N, the number of clients; None: as many as the data have groups.
+    partition_seed: The split's seed.
+    model_seed: The seed of the initial weights.
+
+  Raises:
+    DataMissingError: The data are not on this machine; the message says how to get them.
+    InputError: The split, the data or the model cannot be used; the message says why.
+  """
+  import tensorflow as tf
+
+  from tasks.datasets import dataset as dataset_lib
+  from tasks.models import layers
+  from tff_algos.models import functional, keras
+
+  data = dataset_lib.check(task.load_data(data_dir, cache_dir))
+  split = split_over_clients(data, partition, num_clients, partition_seed)
+  spec = functional.ExampleSpec(
+    x=tf.TensorSpec(data.train_x.shape[1:], data.train_x.dtype),
+    y=tf.TensorSpec(data.train_y.shape[1:], tf.int32),
+  )
+  keras_model = task.build_keras_model(data.train_x.shape[1:], data.num_classes)
+  keras.reinitialize(keras_model, model_seed)
+  model = task.make_model(keras_model, spec)
+  _check_outputs(model, data)
+  return LoadedTask(
+    model=model,
+    clients=_put_on_disk(task, data, split, spec, cache_dir),
+    test_x=data.test_x,
+    test_y=data.test_y,
+    class_counts=partitions.class_counts(split, data.train_y, data.num_classes),
+    left_over=len(split.left_over),
+    note=data.note,
+    layers=layers.describe_layers(keras_model),
+  )
+
+
+def split_over_clients(
+  data: Dataset, partition: str, num_clients: Optional[int], seed: int
+) -> partitions.Partition:
+  """Splits the training examples; arguments and errors as of `load`."""
+  if num_clients is None:
+    num_clients = _count_groups(data)
+  return partitions.partition(
+    partition, data.train_y, num_clients, seed, groups=data.train_groups
+  )
+
+
+def _count_groups(data: Dataset) -> int:
+  if data.train_groups is None:
+    raise InputError(
+      "These data do not say from whom each example is, so give the number of clients, "
+      "num_clients."
+    )
+  return int(data.train_groups.max()) + 1
+
+
+def _check_outputs(model: Model, data: Dataset) -> None:
+  one = model.preprocess(data.test_x[:1])
+  shape = model.predict(model.initial_weights, one, False, np.zeros(2, np.int32)).shape
+  steps = data.train_y.shape[1:]
+  if shape.rank != len(steps) + 2 or tuple(shape[1:-1]) != steps:
+    at_each = f", at each of {steps[0]} steps" if steps else ""
+    raise InputError(
+      f"The task's model gives predictions of shape {tuple(shape[1:])} for an example: "
+      f"it must give one number for each class{at_each}."
+    )
+  if shape[-1] < data.num_classes:
+    raise InputError(
+      f"The data have {data.num_classes} classes, but the task's model gives {shape[-1]} "
+      "numbers for an example: give its last layer one output for each class."
+    )
+
+
+def _put_on_disk(
+  task: Task,
+  data: Dataset,
+  split: partitions.Partition,
+  spec: ExampleSpec,
+  cache_dir: str,
+) -> ClientDirectory:
+  from tff_algos import client_data
+
+  parts = (client_data.FORMAT, data.train_x, data.train_y, *split.clients)
+  name = client_data.fingerprint(*parts)
+  folder = os.path.join(cache_dir, "clients", f"{task.name.replace(':', '_')}-{name}")
+  if os.path.isdir(folder):
+    return client_data.ClientDirectory(folder)
+  clients = partitions.client_examples(split, data.train_x, data.train_y)
+  os.makedirs(os.path.dirname(folder), exist_ok=True)
+  # Under another name first: a start cut short, or two at once, must not be half found.
+  unfinished = tempfile.mkdtemp(prefix="unfinished-", dir=os.path.dirname(folder))
+  try:
+    client_data.write_clients(unfinished, clients, spec)
+    os.replace(unfinished, folder)
+  except OSError:
+    if not os.path.isdir(folder):
+      raise
+  finally:
+    shutil.rmtree(unfinished, ignore_errors=True)
+  return client_data.ClientDirectory(folder)

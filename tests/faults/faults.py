@@ -1,0 +1,394 @@
+"""Deliberate faults: what is wrong in public implementations, and what once was in ours.
+
+Each is one replacement of text that stands once in a file.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Fault(NamedTuple):
+  """One fault.
+
+  Attributes:
+    name: A few words.
+    path: The file.
+    right: What stands there once.
+    wrong: What is planted in its place.
+    tests: pytest's arguments for what should catch it.
+  """
+
+  name: str
+  path: str
+  right: str
+  wrong: str
+  tests: tuple[str, ...]
+
+
+_ALGORITHMS = "tff_algos/algorithms/"
+_CLIENT_WORK = "tff_algos/client_work/"
+_SIMULATION = "tff_algos/simulation/"
+
+
+def _replay(algorithm: str) -> tuple[str, ...]:
+  return ("tests/conformance/test_replayed_rounds.py", "-k", f"{algorithm}- and mlp")
+
+
+def _of(file: str, words: str) -> tuple[str, ...]:
+  return (f"tests/{file}", "-k", words)
+
+
+FAULTS = (
+  # Algorithms.
+  Fault(
+    "fedprox: sign of the proximal term",
+    f"{_ALGORITHMS}fed_prox.py",
+    "strength=h.mu)",
+    "strength=-h.mu)",
+    _replay("fedprox"),
+  ),
+  Fault(
+    "fedprox: half of mu",
+    f"{_ALGORITHMS}fed_prox.py",
+    "tuple(-h.mu * x for x in start)",
+    "tuple(-0.5 * h.mu * x for x in start)",
+    _replay("fedprox"),
+  ),
+  Fault(
+    "fedavg: server rate ignored",
+    f"{_ALGORITHMS}fed_avg.py",
+    "variables.model, h.server_learning_rate, aggregate",
+    "variables.model, 1.0, aggregate",
+    _replay("fedavg"),
+  ),
+  Fault(
+    "fedavg: the last short batch is dropped",
+    f"{_CLIENT_WORK}local_training.py",
+    "-(-n // hparams.batch_size)",
+    "tf.maximum(n // hparams.batch_size, 1)",
+    _replay("fedavg"),
+  ),
+  Fault(
+    "scaffold: sign of the correction",
+    f"{_ALGORITHMS}scaffold.py",
+    "tree_math.subtract(server_variate, own_variate)\n\n",
+    "tree_math.subtract(own_variate, server_variate)\n\n",
+    _replay("scaffold"),
+  ),
+  Fault(
+    "scaffold: the control variate is not written back",
+    f"{_ALGORITHMS}scaffold.py",
+    "start, result, examples, renewed)",
+    "start, result, examples, own_variate)",
+    _replay("scaffold"),
+  ),
+  Fault(
+    "scaffold: c moves by the whole mean",
+    f"{_ALGORITHMS}scaffold.py",
+    "num_sampled / num_clients",
+    "1.0",
+    _of("conformance/test_conservation.py", "scaffold and linear"),
+  ),
+  Fault(
+    "scaffold: momentum is not counted in K",
+    f"{_ALGORITHMS}scaffold.py",
+    "local_training.effective_steps(result.num_steps, h.momentum)",
+    "result.num_steps",
+    _replay("scaffold"),
+  ),
+  Fault(
+    "fedgg: sign of the guidance",
+    f"{_ALGORITHMS}fed_gg.py",
+    "guided, -along_direction, direction.update",
+    "guided, along_direction, direction.update",
+    _replay("fedgg"),
+  ),
+  Fault(
+    "fedgg: cosine without the drift's part",
+    f"{_ALGORITHMS}fed_gg.py",
+    "tf.math.divide_no_nan(strength * cosine, u)",
+    "0.0 * tf.math.divide_no_nan(strength * cosine, u)",
+    _replay("fedgg"),
+  ),
+  Fault(
+    "fedgg: a newcomer takes a direction",
+    f"{_ALGORITHMS}fed_gg.py",
+    "tf.where(client_state.is_known, p, x)",
+    "tf.where(True, p, x)",
+    _of("conformance/test_reductions.py", "takes_no_direction"),
+  ),
+  Fault(
+    "fedadam: bias correction",
+    f"{_ALGORITHMS}fed_opt.py",
+    "(tf.sqrt(v) + h.tau)",
+    "(tf.sqrt(v / (1 - 0.99)) + h.tau)",
+    _of("conformance/test_reductions.py", "first_step_of_the_adaptive"),
+  ),
+  Fault(
+    "fedyogi: sign",
+    f"{_ALGORITHMS}fed_opt.py",
+    "* tf.sign(v - squared)",
+    "* tf.sign(squared - v)",
+    _replay("fedyogi"),
+  ),
+  Fault(
+    "fedadagrad: v starts at 0",
+    f"{_ALGORITHMS}fed_opt.py",
+    "hparams.tau**2)",
+    "0.0 * hparams.tau)",
+    _replay("fedadagrad"),
+  ),
+  Fault(
+    "feddyn: strength not by the examples",
+    f"{_ALGORITHMS}fed_dyn.py",
+    "strength = h.alpha / share",
+    "strength = h.alpha + 0.0 * share",
+    _replay("feddyn"),
+  ),
+  Fault(
+    "feddyn: the dual does not move",
+    f"{_ALGORITHMS}fed_dyn.py",
+    "tree_math.add(dual, tree_math.subtract(result.weights, start))",
+    "tree_math.add(dual, tree_math.subtract(start, start))",
+    _of("conformance/test_conservation.py", "feddyn and linear"),
+  ),
+  Fault(
+    "fedcurv: a client's own share stays in",
+    f"{_ALGORITHMS}fed_curv.py",
+    "tf.where(took_part, 1.0, 0.0)",
+    "tf.where(took_part, 0.0, 0.0)",
+    _of("conformance/test_reductions.py", "no_penalty_of_its_own"),
+  ),
+  Fault(
+    "fedcurv: factor 2 of the penalty's gradient",
+    f"{_ALGORITHMS}fed_curv.py",
+    "2 * h.curvature",
+    "h.curvature",
+    _replay("fedcurv"),
+  ),
+  Fault(
+    "fedsgd: all clients count the same",
+    f"{_ALGORITHMS}fed_sgd.py",
+    "OrderedDict(model=client_weight(h.client_weighting, examples))",
+    'OrderedDict(model=client_weight("uniform", examples))',
+    _of("conformance/test_reductions.py", "all_examples_together"),
+  ),
+  Fault(
+    "fedreg: the range is not kept",
+    f"{_ALGORITHMS}fed_reg.py",
+    'if h.clip_range == "batch":',
+    'if h.clip_range == "never":',
+    _replay("fedreg"),
+  ),
+  Fault(
+    "fedreg: w_s may be negative",
+    f"{_ALGORITHMS}fed_reg.py",
+    "w_s = tf.maximum(along, 0.0)",
+    "w_s = along",
+    _replay("fedreg"),
+  ),
+  Fault(
+    "fedreg: pseudo data go down the loss",
+    f"{_CLIENT_WORK}pseudo_data.py",
+    "v = v + length *",
+    "v = v - length *",
+    _replay("fedreg"),
+  ),
+  Fault(
+    "fedreg_mg: nothing is hidden",
+    f"{_ALGORITHMS}fed_reg.py",
+    "gradient = remove_component(gradient, hidden)",
+    "remove_component(gradient, hidden)",
+    _replay("fedreg_mg"),
+  ),
+  Fault(
+    "fedagg: later epochs are not counted",
+    f"{_ALGORITHMS}fed_agg.py",
+    "count - max(k, m) for m",
+    "1 for m",
+    _replay("fedagg"),
+  ),
+  Fault(
+    "fedagg: rates without an upper end",
+    f"{_ALGORITHMS}fed_agg.py",
+    "tf.clip_by_value(rates, 0.0, h.max_learning_rate)",
+    "tf.maximum(rates, 0.0)",
+    _replay("fedagg"),
+  ),
+  Fault(
+    "tefl: old uploads count more",
+    "tff_algos/aggregators/temporal_weighting.py",
+    "weight * self._base**-age",
+    "weight * self._base**age",
+    _replay("tefl"),
+  ),
+  Fault(
+    "twafl: layers that stay do not age",
+    "tff_algos/aggregators/temporal_weighting.py",
+    'lambda v: v / self._base, state["sums"]',
+    'lambda v: v, state["sums"]',
+    _of("conformance/test_conservation.py", "twafl and linear"),
+  ),
+  Fault(
+    "twafl: all layers in the first rounds of a loop",
+    f"{_ALGORITHMS}twafl.py",
+    "_FULL if place >= hparams.rounds_in_loop - hparams.freq else _SHALLOW",
+    "_FULL if place < hparams.freq else _SHALLOW",
+    _replay("twafl"),
+  ),
+  # Client work.
+  Fault(
+    "local training: one order for all epochs",
+    f"{_CLIENT_WORK}local_training.py",
+    "epoch, place = step // batches, step % batches",
+    "epoch, place = 0 * step, step % batches",
+    _replay("fedavg"),
+  ),
+  Fault(
+    "local training: momentum 1 - b",
+    f"{_CLIENT_WORK}local_training.py",
+    "momentum * v + g for v",
+    "momentum * v + (1 - momentum) * g for v",
+    _replay("fedavg"),
+  ),
+  Fault(
+    "local training: all steps draw alike",
+    f"{_CLIENT_WORK}local_training.py",
+    "stateless_fold_in(step_seed, step)",
+    "stateless_fold_in(step_seed, 0)",
+    _of("conformance/test_local_training.py", "seed_of_its_own"),
+  ),
+  Fault(
+    "full gradient: chunks count alike",
+    f"{_CLIENT_WORK}gradients.py",
+    "tf.cast(tf.shape(y)[0], tf.float32) / tf.cast(n, tf.float32)",
+    "1.0 / tf.math.ceil(tf.cast(n, tf.float32) / float(_CHUNK))",
+    _of("conformance/test_local_training.py", "more_examples_than_fit"),
+  ),
+  # Privacy.
+  Fault(
+    "dp-sgd: noise without the clip norm",
+    "tff_algos/privacy/dp_sgd_step.py",
+    "hparams.noise_multiplier * hparams.clip_norm\n",
+    "hparams.noise_multiplier\n",
+    _replay("fedavg_dpsgd"),
+  ),
+  Fault(
+    "accounting: one release",
+    "tff_algos/privacy/accounting.py",
+    "accountant.compose(mechanism, int(num_releases))",
+    "accountant.compose(mechanism, 1)",
+    ("tests/privacy/test_accounting.py",),
+  ),
+  # Models and data.
+  Fault(
+    "pictures: not scaled",
+    "tff_algos/models/functional.py",
+    "scale = 1 / 255 if",
+    "scale = 1.0 if",
+    ("tests/models/test_functional.py",),
+  ),
+  Fault(
+    "sequences: steps without a label count",
+    "tff_algos/models/functional.py",
+    "tf.cast(labels >= 0, losses.dtype)",
+    "tf.cast(labels >= -1, losses.dtype)",
+    ("tests/models/test_functional.py",),
+  ),
+  Fault(
+    "client files: a cut file is read",
+    "tff_algos/client_data.py",
+    "(n > 0) & tf.equal(_HEADER_BYTES + x_bytes + y_bytes, length)",
+    "(n > 0)",
+    ("tests/test_client_data.py",),
+  ),
+  # The composer.
+  Fault(
+    "composer: updates that are not finite count",
+    "tff_algos/templates/composer.py",
+    "tf.reduce_all(tf.math.is_finite(tf.stack(lengths)))",
+    "tf.reduce_any(tf.stack(lengths) > -1.0)",
+    _of("conformance/test_non_finite_updates.py", "fedavg"),
+  ),
+  Fault(
+    "composer: a dropped client's state changes",
+    "tff_algos/templates/composer.py",
+    "lambda: (tf.nest.map_structure(tf.zeros_like, sent), old_client_state),",
+    "lambda: (tf.nest.map_structure(tf.zeros_like, sent), result.client_state),",
+    _of("conformance/test_non_finite_updates.py", "scaffold"),
+  ),
+  # Runtimes.
+  Fault(
+    "blocks: clients of other sizes are mixed up",
+    "tff_algos/runtimes/blocks.py",
+    "places = np.argsort([c for clients in groups.values() for c in clients])",
+    "places = np.arange(len(lengths))",
+    ("tests/runtimes/test_blocks.py",),
+  ),
+  Fault(
+    "accumulation: several clients at once, one left out",
+    "tff_algos/runtimes/planning.py",
+    "[tf.add_n(values) for values in zip(*leaves)]",
+    "[tf.add_n(values[:-1]) for values in zip(*leaves)]",
+    ("tests/runtimes/test_in_process.py",),
+  ),
+  # Simulation.
+  Fault(
+    "cohorts: with replacement",
+    f"{_SIMULATION}cohorts.py",
+    "replace=False",
+    "replace=True",
+    ("tests/simulation/test_cohorts.py",),
+  ),
+  Fault(
+    "seeds: one for all clients",
+    f"{_SIMULATION}seeds.py",
+    'sequence(seed, "client", round_num, place)',
+    'sequence(seed, "client", round_num)',
+    ("tests/simulation/test_seeds.py",),
+  ),
+  Fault(
+    "checkpoints: a changed client is not saved again",
+    f"{_SIMULATION}client_state_store.py",
+    "self._saved.pop(place, None)",
+    "pass",
+    ("tests/simulation/test_client_state_store.py",),
+  ),
+  Fault(
+    "checkpoints: the oldest is read",
+    f"{_SIMULATION}checkpoints.py",
+    "max(filter(_NAME.match, names), default=None)",
+    "min(filter(_NAME.match, names), default=None)",
+    ("tests/simulation/test_checkpoints.py",),
+  ),
+  Fault(
+    "records: a diverged run has no best",
+    f"{_SIMULATION}records.py",
+    "[r for r in measured if math.isfinite(r[metric])]",
+    "list(measured)",
+    ("tests/simulation/test_records.py",),
+  ),
+  # Runs and tables.
+  Fault(
+    "run folder: hyper-parameters are not compared",
+    "experiments/run_folder/folder.py",
+    "for heading, settings in json.loads(json.dumps(dict(now))).items():",
+    'for heading, settings in [("flags", json.loads(json.dumps(dict(now["flags"]))))]:',
+    ("tests/experiments/run_folder/test_folder.py",),
+  ),
+  Fault(
+    "run folder: earlier sessions are lost",
+    "experiments/run_folder/folder.py",
+    "[*earlier, session]",
+    "[session]",
+    ("tests/experiments/run_folder/test_folder.py",),
+  ),
+  Fault(
+    "tables: rounds to a target, one late",
+    "experiments/tables/measures.py",
+    "zip(curve.rounds, curve.accuracy) if a >= target), None)",
+    "zip(curve.rounds, curve.accuracy) if a > target), None)",
+    ("tests/experiments/tables/test_measures.py",),
+  ),
+)

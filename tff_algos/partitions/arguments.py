@@ -1,0 +1,64 @@
+"""What every split is given, labels, sizes and a seed: checked, and made ready.
+
+The first argument is the name of the split, with which a message begins.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tff_algos.errors import InputError
+
+
+def check_labels(name: str, labels: NDArray[Any]) -> NDArray[np.int64]:
+  """Returns the labels as int64 if they are a vector of integers, and not empty."""
+  labels = np.asarray(labels)
+  if labels.ndim != 1 or not len(labels) or labels.dtype.kind not in "iu":
+    raise InputError(
+      f"{name}: labels must be a non-empty vector of integers but have shape "
+      f"{labels.shape} and dtype {labels.dtype}: give one class index per example."
+    )
+  return labels.astype(np.int64, copy=False)
+
+
+def check_at_least(name: str, parameter: str, value: int, low: int) -> None:
+  """Raises `InputError` unless the value is an integer of at least `low`."""
+  if not isinstance(value, (int, np.integer)) or value < low:
+    raise InputError(
+      f"{name}: {parameter} must be an integer of at least {low} but is {value}: "
+      "correct it."
+    )
+
+
+def check_disjoint(
+  name: str, labels: NDArray[Any], num_clients: int, min_size: int = 1
+) -> NDArray[np.int64]:
+  """Checks what the disjoint splits have in common; returns the labels as int64."""
+  labels = check_labels(name, labels)
+  check_at_least(name, "num_clients", num_clients, 1)
+  check_at_least(name, "min_size", min_size, 1)
+  if num_clients * min_size > len(labels):
+    raise InputError(
+      f"{name}: {num_clients} clients with at least {min_size} examples each need "
+      f"{num_clients * min_size} but there are {len(labels)}: lower num_clients"
+      + (" or min_size." if min_size > 1 else ".")
+    )
+  return labels
+
+
+def classes(labels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+  """Numbers the classes that occur from 0: (class of each example, class sizes)."""
+  _, class_of, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+  return class_of, sizes
+
+
+def generator(name: str, seed: int) -> np.random.Generator:
+  """A generator of its own for each split, so that equal seeds share no draws."""
+  check_at_least(name, "seed", seed, 0)
+  return np.random.default_rng(
+    np.random.SeedSequence([int(seed), zlib.crc32(name.encode())])
+  )

@@ -1,0 +1,143 @@
+"""Splits that deal out examples, groups of them or shards: iid, natural, shards."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tff_algos.errors import InputError
+from tff_algos.partitions import arguments
+from tff_algos.partitions.assignment import Partition, from_owner
+
+
+def iid(labels: NDArray[Any], num_clients: int, *, seed: int) -> Partition:
+  """Shuffles the examples and deals them out; nothing is left over.
+
+  Source: recalled (McMahan et al., section 3: MNIST shuffled and dealt to 100 clients
+  of 600); sizes that differ by one where the division has a remainder are a convention.
+
+  Args:
+    labels: integers, shape [examples]; only their number matters.
+    num_clients: from 1 to the number of examples.
+    seed: integer >= 0.
+
+  Returns:
+    A `Partition` whose client sizes differ by at most 1.
+
+  Raises:
+    InputError: an argument is outside its range.
+  """
+  labels = arguments.check_disjoint("iid", labels, num_clients)
+  rng = arguments.generator("iid", seed)
+  owner = rng.permutation(np.arange(len(labels)) % num_clients)
+  return from_owner(owner, num_clients, rng)
+
+
+def natural(
+  labels: NDArray[Any],
+  num_clients: int,
+  *,
+  seed: int,
+  groups: Optional[NDArray[Any]] = None,
+) -> Partition:
+  """Makes each group of the data a client: a role, a user, a source.
+
+  Source: paper (FedReg, section 4.1: images from the same source at the same client);
+  recalled (McMahan et al., section 3: a client for each speaking role). The draw among
+  more groups than clients is a convention.
+
+  Args:
+    labels: integers, shape [examples]; only their number matters.
+    num_clients: from 1 to the number G of groups; where it is less, that many groups
+      are drawn, and the examples of the others are left over.
+    seed: integer >= 0.
+    groups: integers 0..G-1 without gaps, shape [examples].
+
+  Returns:
+    A `Partition` whose clients are in the order of their groups.
+
+  Raises:
+    InputError: an argument is outside its range, or the data have no groups.
+  """
+  labels = arguments.check_labels("natural", labels)
+  arguments.check_at_least("natural", "num_clients", num_clients, 1)
+  if groups is None:
+    raise InputError(
+      "natural: these data do not say from whom each example is: choose another split."
+    )
+  groups = _check_groups(groups, len(labels))
+  num_groups = int(groups.max()) + 1
+  if num_clients > num_groups:
+    raise InputError(
+      f"natural: {num_clients} clients but the data come from {num_groups}: lower "
+      "num_clients."
+    )
+  rng = arguments.generator("natural", seed)
+  chosen = np.sort(rng.choice(num_groups, num_clients, replace=False))
+  client_of = np.full(num_groups, -1)
+  client_of[chosen] = np.arange(num_clients)
+  return from_owner(client_of[groups], num_clients, rng)
+
+
+def shards(
+  labels: NDArray[Any], num_clients: int, *, seed: int, shards_per_client: int = 2
+) -> Partition:
+  """Sorts by label, cuts equal shards, deals each client some of them at random.
+
+  With MNIST, 100 clients and 2 shards each: 200 shards of 300. With one shard each,
+  the splits of FedReg with equal sizes and one class: EMNIST digits over 10,000 clients
+  (24 each) and CIFAR-10 over 10,000 clients (5 each).
+
+  Source: paper (FedAgg, section VII-A3, after McMahan et al., section 3). Convention:
+  the remainder of the division into shards is drawn at random from all examples, since
+  the end of the sorted list would always take it from the last class.
+
+  Args:
+    labels: integers, shape [examples].
+    num_clients: at least 1.
+    seed: integer >= 0.
+    shards_per_client: at least 1; num_clients * shards_per_client is at most the
+      number of examples.
+
+  Returns:
+    A `Partition`; every client holds shards_per_client shards of
+    floor(examples / (num_clients * shards_per_client)). A shard that lies across the
+    end of a class holds more than one label.
+
+  Raises:
+    InputError: an argument is outside its range.
+  """
+  labels = arguments.check_disjoint("shards", labels, num_clients)
+  arguments.check_at_least("shards", "shards_per_client", shards_per_client, 1)
+  num_shards = num_clients * shards_per_client
+  if num_shards > len(labels):
+    raise InputError(
+      f"shards: {num_clients} clients x {shards_per_client} shards need {num_shards} "
+      f"examples but there are {len(labels)}: lower num_clients or shards_per_client."
+    )
+  rng = arguments.generator("shards", seed)
+  shard_size = len(labels) // num_shards
+  used = rng.permutation(len(labels))[: num_shards * shard_size]
+  by_label = used[np.argsort(labels[used], kind="stable")]
+  deal = rng.permutation(np.repeat(np.arange(num_clients), shards_per_client))
+  owner = np.full(len(labels), -1)
+  owner[by_label] = np.repeat(deal, shard_size)
+  return from_owner(owner, num_clients, rng)
+
+
+def _check_groups(groups: NDArray[Any], num_examples: int) -> NDArray[np.int64]:
+  groups = np.asarray(groups)
+  if groups.shape != (num_examples,) or groups.dtype.kind not in "iu":
+    raise InputError(
+      f"natural: groups must be {num_examples} integers, as there are labels, but have "
+      f"shape {groups.shape} and dtype {groups.dtype}: give one group per example."
+    )
+  if groups.min() < 0 or not np.bincount(groups).all():
+    raise InputError(
+      f"natural: groups go from {groups.min()} to {groups.max()} with "
+      f"{len(np.unique(groups))} different numbers but must be numbered from 0 without "
+      "gaps: number them so."
+    )
+  return groups.astype(np.int64, copy=False)

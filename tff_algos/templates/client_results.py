@@ -1,0 +1,91 @@
+"""What becomes of a client's result before it is sent."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tff_algos.client_work.model_update import ClientResult
+
+
+class RememberingClient(NamedTuple):
+  """The state of a client whose aggregators remember its uploads."""
+
+  own: Any
+  memory: Any
+
+
+def contribute(factories, result: ClientResult, received, memory) -> ClientResult:
+  """Replaces the parts of a message that clients remember by their contributions."""
+  message, new_memory = OrderedDict(result.message), OrderedDict(memory)
+  for part in message:
+    if part in factories:
+      value = tf.nest.map_structure(tf.add, received["parts"][part], message[part])
+      message[part], new_memory[part] = factories[part].contribute(
+        value, result.weight[part], memory[part], received["round_num"]
+      )
+  return result._replace(
+    message=message, client_state=RememberingClient(result.client_state, new_memory)
+  )
+
+
+class ClientWorkOutput(NamedTuple):
+  """What a client's computation gives.
+
+  Attributes:
+    message: Part name to what is sent.
+    weight: Part name to what it counts for; 0 for a client that is dropped.
+    client_state: The client's new state.
+    totals: What is summed for the metrics: `averages`, name to (total, count), and
+      `counts` of examples, of accepted and of dropped clients.
+  """
+
+  message: Any
+  weight: Any
+  client_state: Any
+  totals: Any
+
+
+def drop_non_finite(
+  result: ClientResult, old_client_state: Any, num_examples: tf.Tensor
+) -> ClientWorkOutput:
+  """Gives a client whose result is not finite no weight and leaves its state alone.
+
+  Nor is one of which float32 cannot hold the square of the norm, from 2e19 on.
+
+  The result's state and metrics count too: a message may be finite without them, such as
+  that of the layers which travel, or of steps along what the clients have estimated.
+  """
+  made = (result.message, result.weight, result.metrics, result.client_state)
+  numbers = [v for v in tf.nest.flatten(made) if v.dtype.is_floating]
+  # A norm takes a quarter of the time of looking at each number.
+  lengths = [tf.cast(tf.nn.l2_loss(v), tf.float32) for v in numbers]
+  accepted = tf.reduce_all(tf.math.is_finite(tf.stack(lengths)))
+  sent = tuple(map(OrderedDict, (result.message, result.weight, result.metrics)))
+  # `tf.where` would pass over all weights once more.
+  (message, weight, averages), client_state = tf.cond(
+    accepted,
+    lambda: (sent, result.client_state),
+    lambda: (tf.nest.map_structure(tf.zeros_like, sent), old_client_state),
+  )
+  one = tf.cast(accepted, tf.int32)
+  counts = OrderedDict(
+    num_examples=tf.cast(num_examples * one, tf.int64),
+    num_accepted=one,
+    num_dropped=1 - one,
+  )
+  return ClientWorkOutput(
+    message=message,
+    weight=weight,
+    client_state=client_state,
+    totals=OrderedDict(averages=averages, counts=counts),
+  )
+
+
+def finish_metrics(totals) -> OrderedDict[str, tf.Tensor]:
+  """The round's metrics, from the sums of its clients' `totals`."""
+  pairs = totals["averages"].items()
+  averages = ((name, tf.math.divide_no_nan(*pair)) for name, pair in pairs)
+  return OrderedDict(averages, **totals["counts"])

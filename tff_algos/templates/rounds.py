@@ -1,0 +1,116 @@
+"""What an algorithm says of its rounds, as pure functions of plain `tf` operations."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Optional, Union
+
+import tensorflow_federated as tff
+
+from tff_algos.client_work.model_update import ClientResult
+from tff_algos.models.functional import Weights
+
+AggregationFactory = Union[
+  "tff.aggregators.WeightedAggregationFactory",
+  "tff.aggregators.UnweightedAggregationFactory",
+]
+
+
+class ServerVariables(NamedTuple):
+  """What the server keeps of an algorithm.
+
+  Attributes:
+    model: The global weights x.
+    extra: The algorithm's own variables, such as a control variate; () for none.
+  """
+
+  model: Weights
+  extra: Any
+
+
+class ServerState(NamedTuple):
+  """S, the server state of every composed process.
+
+  Attributes:
+    variables: `ServerVariables`.
+    aggregator: Part name to its aggregator's state.
+    hparams: Name to float32, the tunable hyper-parameters.
+    round_num: int32 scalar, the number of rounds done.
+  """
+
+  variables: ServerVariables
+  aggregator: Any
+  hparams: Any
+  round_num: Any
+
+
+def send_model(variables: ServerVariables) -> OrderedDict[str, Any]:
+  """The distributor of most algorithms: the whole model and nothing else."""
+  return OrderedDict(model=variables.model)
+
+
+def mean() -> tff.aggregators.WeightedAggregationFactory:
+  """The weighted mean; 0 where every weight is 0 (all messages were dropped)."""
+  return tff.aggregators.MeanFactory(no_nan_division=True)
+
+
+def create_process(
+  factory: AggregationFactory, value_type: tff.Type, weight_type: tff.Type
+) -> tff.templates.AggregationProcess:
+  """The process that aggregates a part; the weights' type is for a weighted one."""
+  if isinstance(factory, tff.aggregators.WeightedAggregationFactory):
+    return factory.create(value_type, weight_type)
+  return factory.create(value_type)
+
+
+class Estimation(NamedTuple):
+  """Exchanges before the clients' real work, by which they estimate something together.
+
+  Attributes:
+    client: `(received, client_state, examples, seed, h) -> ClientResult`, whose state is
+      ignored. The weighted means of its message's parts are sent to all clients, which
+      find them in `received` from then on, in the next exchange and in the real work.
+    times: How many exchanges.
+  """
+
+  client: Callable[..., ClientResult]
+  times: int
+
+
+class Round(NamedTuple):
+  """What happens in a round, as pure functions of plain `tf` operations.
+
+  They are traced without AutoGraph, which would take as long again: use `tf.cond` and
+  `tf.while_loop`, not Python's `if` and `for`, where a tensor decides.
+
+  In all of them `h` holds the hyper-parameters, of which the tunable ones are tensors.
+
+  Attributes:
+    client_update: `(received, client_state, examples, seed, h) -> ClientResult`.
+    server_update: `(variables, aggregate, num_clients, h) -> ServerVariables`, where
+      `aggregate` maps each part of the message to its aggregate and `num_clients` is a
+      float32 scalar, the number of clients whose message was accepted.
+    distribute: `(variables) -> parts` that the server sends to each client.
+    estimation: Exchanges before that.
+  """
+
+  client_update: Callable[..., ClientResult]
+  server_update: Callable[..., ServerVariables]
+  distribute: Callable[[ServerVariables], Mapping[str, Any]] = send_model
+  estimation: Optional[Estimation] = None
+
+
+class RoundOutput(NamedTuple):
+  """The result of `StatefulProcess.next`.
+
+  Attributes:
+    state: The new server state.
+    client_states: The new states of the round's clients, in the order they came in.
+    metrics: `client_work.train` (loss in nats a training example, counts) and
+      `aggregator` (measurements of each part's aggregator).
+  """
+
+  state: Any
+  client_states: Any
+  metrics: Any
