@@ -68,7 +68,10 @@ def run(
   folder.check({"flags": dataclasses.asdict(config)}, free=FREE_SETTINGS)
   tls = _check_workers(config)
   if config.runtime == "in_process":
-    in_process.prepare(config.devices)
+    try:
+      in_process.prepare(config.devices)
+    except ValueError as error:  # Of the devices.
+      raise InputError(str(error)) from error
   _refuse_to_lose(folder, config, resume)
   prepared = prepare(config)
   watcher, watched = watch(prepared)

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tasks import registry
 from tasks.datasets import dataset
+from tff_algos.models import keras
 
 layers = tf.keras.layers
 
@@ -58,6 +59,13 @@ wrong_shape = good._replace(
 not_flat = good._replace(build_keras_model=model(lambda: layers.Reshape((4, 1)), dense()))
 not_built = good._replace(
   build_keras_model=lambda *_: tf.keras.Sequential([layers.Dense(2)])
+)
+own_loss = good._replace(
+  make_model=lambda keras_model, spec: keras.from_keras(
+    keras_model,
+    spec,
+    loss=lambda y, logits: tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits),
+  )
 )
 no_hparam = good._replace(hparams=dict(epochs=0))
 

@@ -122,6 +122,18 @@ _MISTAKES = {
   "negative labels": (["--task=own_tasks:negative_labels"], ["label -1"]),
   "fewer outputs than classes": (["--task=own_tasks:few_outputs"], ["2 classes"]),
   "model of other inputs": (["--task=own_tasks:wrong_shape"], ["5"]),
+  "no layer of that name": (
+    ["--algorithm=twafl", "--twafl_deep_from=absent"],
+    ["deep_from is 'absent'", "the names are"],
+  ),
+  "a model without shallow layers": (
+    ["--algorithm=twafl", "--twafl_deep_from=conv2d"],
+    ["shallow and deep"],
+  ),
+  "model without soft targets": (
+    ["--algorithm=fedreg", "--task=own_tasks:own_loss"],
+    ["give the model soft_targets"],
+  ),
   "predictions of another rank": (["--task=own_tasks:not_flat"], ["shape"]),
   "model that is not built": (["--task=own_tasks:not_built"], ["not built"]),
   "task with an impossible default": (["--task=own_tasks:no_hparam"], ["epochs"]),

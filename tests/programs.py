@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 _SERVER = """
   import atexit, json, os, runpy, signal, sys, time, traceback
