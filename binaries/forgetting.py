@@ -118,8 +118,9 @@ def _parse(argv: Sequence[str]) -> list[str]:
     InputError: The flags are wrong.
   """
   rest = command_line.parse_flags(argv)
-  _asked()
-  print(f"forgetting on {flags.FLAGS.task}: loading TensorFlow and data", flush=True)
+  asked = _asked()
+  task = _TASK.value if _TASK.present or not asked.held else asked.held["flags"]["task"]
+  print(f"forgetting on {task}: loading TensorFlow and data", flush=True)
   from experiments.forgetting import program  # noqa: F401 - which imports TensorFlow.
 
   return rest

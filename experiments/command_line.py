@@ -79,6 +79,20 @@ def _fail(error: Exception, status: int = 2) -> NoReturn:
   sys.exit(status)
 
 
+def _end(error: Exception) -> NoReturn:
+  """Says what has gone wrong, and ends with the status that this has."""
+  if isinstance(error, InputError):
+    _fail(error)
+  if isinstance(error, (UnsupportedComputationError, WorkerLostError)):
+    _fail(error, status=1)
+  if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
+    where = f"{error.filename}: " if error.filename else ""
+    _fail(OSError(f"{where}{error.strerror}; what was written before stays."), status=1)
+  traceback.print_exception(type(error), error, error.__traceback__)
+  print(_REPORT_IT, file=sys.stderr)
+  sys.exit(1)
+
+
 def start(
   main: Callable[[], object],
   parse: Callable[[Sequence[str]], list[str]] = parse_flags,
@@ -95,10 +109,10 @@ def start(
   def parse_or_fail(argv: Sequence[str]) -> list[str]:
     try:
       return parse(argv)
-    except InputError as error:
-      _fail(error)
     except SystemExit:  # absl ends with status 1 after showing the help.
       sys.exit(0)
+    except Exception as error:
+      _end(error)
 
   def run_main(argv: Sequence[str]) -> object:
     del argv
@@ -107,20 +121,11 @@ def start(
       logging.set_verbosity(logging.WARNING)
     try:
       return main()
-    except InputError as error:
-      _fail(error)
-    except (UnsupportedComputationError, WorkerLostError) as error:
-      _fail(error, status=1)
     except BrokenPipeError:  # `--list | head`: the reader has seen enough.
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
       return None
     except Exception as error:
-      if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
-        where = f"{error.filename}: " if error.filename else ""
-        _fail(OSError(f"{where}{error.strerror}; what was written before stays."), 1)
-      traceback.print_exc()
-      print(_REPORT_IT, file=sys.stderr)
-      sys.exit(1)
+      _end(error)
 
   try:
     app.run(run_main, flags_parser=parse_or_fail)

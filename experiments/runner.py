@@ -68,7 +68,10 @@ def run(
   folder.check({"flags": dataclasses.asdict(config)}, free=FREE_SETTINGS)
   tls = _check_workers(config)
   if config.runtime == "in_process":
-    in_process.prepare(config.devices)
+    try:
+      in_process.prepare(config.devices)
+    except ValueError as error:  # Of the devices.
+      raise InputError(str(error)) from error
   _refuse_to_lose(folder, config, resume)
   prepared = prepare(config)
   watcher, watched = watch(prepared)
@@ -203,7 +206,7 @@ def _train(prepared: Prepared, folder: RunFolder, watcher: Watcher) -> loop.Resu
   progress = Progress(prepared.settings.rounds)
 
   def on_start(done: list[loop.Record]) -> None:
-    folder.note(first_round=len(done) + 1)
+    folder.note(first_round=len(done) + 1, last_round=None)
     writer.start(done)
     progress.start(len(done))
 

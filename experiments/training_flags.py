@@ -35,9 +35,10 @@ def parse(argv: Sequence[str]) -> list[str]:
     raise InputError(str(error)) from error
   if "--list" in argv:
     return command_line.parse_flags([argv[0], "--list"])
-  held = _held(argv)
-  algorithm = _value_in(argv, "algorithm", held.get("algorithm"))
-  task = _value_in(argv, "task", held.get("task"))
+  held = _held(_value_in(argv, "run_dir", "")) if _resumes(argv) else {}
+  for name in ("algorithm", "task"):
+    flags.FLAGS.set_default(name, str(held.get(name, flags.FLAGS[name].default)))
+  algorithm, task = _value_in(argv, "algorithm"), _value_in(argv, "task")
   algorithms_registry.get(algorithm)
   if ":" not in task:
     tasks_registry.get(task)
@@ -54,14 +55,17 @@ def config() -> Config:
     InputError: They cannot be used, or are not those of that run.
   """
   values = flags.FLAGS
-  held = _held(sys.argv) if values.resume else {}
   if values.resume and values.run_dir is None:
     raise InputError("--resume needs --run_dir, the folder of the run to resume.")
-  given = command_line.given_flags([name for name in field_names() if name != "hparams"])
-  algorithm = str(given.pop("algorithm", held.get("algorithm", values.algorithm)))
-  task = str(given.pop("task", held.get("task", values.task)))
+  held = _held(values.run_dir) if values.resume else {}
+  own = ("algorithm", "task", "hparams")
+  given = command_line.given_flags([name for name in field_names() if name not in own])
   made = make_config(
-    algorithm, task, held=held or None, hparams=_given_hparams(algorithm), **given
+    values.algorithm,
+    values.task,
+    held=held or None,
+    hparams=_given_hparams(values.algorithm),
+    **given,
   )
   if held:  # Before TensorFlow is imported.
     settings = {"flags": dataclasses.asdict(made)}
@@ -81,12 +85,13 @@ def print_list() -> None:
       print(f"  {name:<{max(map(len, rows))}} {row.description}")
 
 
-def _held(argv: Sequence[str]) -> Mapping[str, Any]:
+def _held(run_dir: str) -> Mapping[str, Any]:
   """The flags of the run that is to be resumed; {} for none."""
-  run_dir = _value_in(argv, "run_dir", "")
-  if not run_dir or "--resume" not in (word.split("=")[0] for word in argv):
-    return {}
-  return (RunFolder(run_dir).read() or {}).get("flags", {})
+  return (RunFolder(run_dir).read() or {}).get("flags", {}) if run_dir else {}
+
+
+def _resumes(argv: Sequence[str]) -> bool:
+  return any(word.partition("=")[0] in ("-resume", "--resume") for word in argv)
 
 
 def _value_in(argv: Sequence[str], flag: str, default: Optional[str] = None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pathlib
 import shutil
@@ -10,10 +11,14 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Optional
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Optional
 
 import pytest
 from xdist.scheduler import LoadFileScheduling
+
+if TYPE_CHECKING:
+  import programs
 
 
 class _Scheduling(LoadFileScheduling):
@@ -46,6 +51,66 @@ def in_process():
   with runtime.create_runtime("in_process") as installed:
     yield installed
 
+
+# --- Runs of train.py and other programs -----------------------------------------------
+
+_HEAD = "round,train_loss,test_accuracy,seconds,num_dropped,bytes_down,bytes_up"
+# No accuracy in round 2.
+_ROUNDS = (
+  "1,2.5,0.25,9.0,0,1000000,500000",
+  "2,2.0,,1.0,0,1000000,500000",
+  "3,1.5,0.75,1.0,1,1000000,2000000",
+  "4,1.0,0.5,2.0,0,0,0",
+)
+
+
+def _write_run(
+  folder: pathlib.Path,
+  algorithm: str = "fedavg",
+  rounds: Sequence[str] = _ROUNDS,
+  head: str = _HEAD,
+  **config: Any,
+) -> str:
+  """Writes config.json and metrics.csv; `config` has more of the former."""
+  folder.mkdir(parents=True)
+  flags = {"algorithm": algorithm, "task": "digits_cnn", **config.pop("flags", {})}
+  (folder / "config.json").write_text(json.dumps({"flags": flags, **config}))
+  (folder / "metrics.csv").write_text("\n".join([head, *rounds]) + "\n")
+  return str(folder)
+
+
+@pytest.fixture(scope="session")
+def write_run() -> Callable[..., str]:
+  """`(folder, algorithm, rounds, head, **config) -> path` of a run written by hand."""
+  return _write_run
+
+
+def _read_table(text: str) -> list[list[str]]:
+  lines = [line for line in text.split("\n") if line.startswith("|")]
+  head, rule, *rows = ([c.strip() for c in line[1:-1].split(" | ")] for line in lines)
+  assert set("".join(rule)) <= {"-", ":"} and len(rule) == len(head)
+  assert len(set(map(len, lines))) <= 1, "its columns are not under one another"
+  assert all(len(row) == len(head) for row in rows)
+  return rows
+
+
+@pytest.fixture(scope="session")
+def read_table() -> Callable[[str], list[list[str]]]:
+  """`(text) -> rows`: the cells of the rows of the Markdown table in a text."""
+  return _read_table
+
+
+@pytest.fixture(scope="session")
+def fork_program(tmp_path_factory) -> Iterator[programs.ForkServer]:
+  """`(program, *flags, cwd, paths) -> Done`: a program of binaries/ run in a fork."""
+  import programs
+
+  server = programs.ForkServer(tmp_path_factory.mktemp("forked"))
+  yield server
+  server.close()
+
+
+# --- Workers of other machines ----------------------------------------------------------
 
 _NAMES = "DNS:localhost,IP:127.0.0.1,IP:10.213.1.2,IP:10.213.2.2"
 _CERTIFICATES = (

@@ -25,6 +25,8 @@ except ImportError:  # Before Python 3.11; pytest brings it then.
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _TRAIN = _ROOT / "binaries/train.py"
 _GLIBC = ("glibc", "2.36")
+# The project is installed, and nothing that it needs.
+_ALONE = {"PYTHONPATH": str(_ROOT)}
 
 
 @pytest.fixture
@@ -403,7 +405,7 @@ def _programs() -> list[pathlib.Path]:
 @pytest.mark.parametrize("program", _programs(), ids=lambda path: path.name)
 def test_program_without_its_packages_says_so(program):
   # -S: Python without the packages that are installed in it.
-  done = _run(sys.executable, "-S", program)
+  done = _run(sys.executable, "-S", program, **_ALONE)
   _assert_refuses(done, "The package tensorflow is not installed", "uv sync")
 
 
@@ -425,7 +427,7 @@ def test_program_under_another_python_says_so():
     pytest.skip("this machine has no Python 3.8, nor 3.12 or newer")
   for python in pythons:
     for program in _programs():
-      _assert_refuses(_run(python, program), "This is Python 3.", "3.9 to 3.11")
+      _assert_refuses(_run(python, program, **_ALONE), "This is Python 3.", "3.9 to 3.11")
 
 
 def test_program_under_a_newer_python_is_refused_before_anything_else():
@@ -436,4 +438,12 @@ sys.version_info = (3, 12, 0, "final", 0)
 sys.argv = [{str(_TRAIN)!r}]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-  _assert_refuses(_run(sys.executable, "-S", "-c", code), "This is Python 3.12")
+  done = _run(sys.executable, "-S", "-c", code, **_ALONE)
+  _assert_refuses(done, "This is Python 3.12")
+
+
+def test_checkout_that_is_not_installed_is_told_by_python():
+  """Programs do not look for the project: `uv sync` installs it where it is."""
+  done = _run(sys.executable, "-S", _TRAIN)
+  assert (done.returncode, done.stdout) == (1, "")
+  assert done.stderr.endswith("ModuleNotFoundError: No module named 'tff_algos'\n")

@@ -58,10 +58,10 @@ def read_flags() -> Asked:
   folder = os.path.dirname(os.path.abspath(values.out))
   if not os.path.isdir(folder):
     raise InputError(f"{values.out} cannot be written: there is no folder {folder}.")
-  if os.path.isdir(values.out) or not os.access(folder, os.W_OK):
+  there = values.out if os.path.exists(values.out) else folder
+  if os.path.isdir(values.out) or not os.access(there, os.W_OK):
     raise InputError(
-      f"{values.out} cannot be written: it is a folder, or the one it is in may not be "
-      "written to."
+      f"{values.out} cannot be written: it is a folder, or {there} may not be written to."
     )
   if not values.runs:
     raise InputError("runs is empty: give folders that train.py has written.")

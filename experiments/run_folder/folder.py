@@ -17,12 +17,12 @@ from typing import Any, Optional
 
 from experiments.run_folder import provenance
 from tff_algos.errors import InputError
-from tff_algos.simulation import records
 
 CONFIG = "config.json"
 _SESSIONS = "sessions"
-# Older folders have one session, which is not in a list.
+# Older folders have one session, which is not in a list, and the model's size by itself.
 _OF_A_SESSION = ("command", "versions", "machine", "git_commit")
+_OLDER = (*_OF_A_SESSION, "num_weights")
 
 Manifest = dict[str, Any]
 
@@ -111,14 +111,15 @@ class RunFolder:
       os.close(handle)
 
   def begin(self, manifest: Mapping[str, Any]) -> None:
-    """Writes the settings and adds a session; nothing of earlier sessions is lost.
+    """Writes the settings and adds a session; earlier ones and other headings stay.
 
     Says on standard error what of the software is not as it was in the last session.
 
     Args:
       manifest: Headings to settings.
     """
-    earlier = sessions_of(self.read() or {})
+    held = self.read() or {}
+    earlier = sessions_of(held)
     session = provenance.session()
     changed = _changed_software(earlier[-1], session) if earlier else []
     if changed:
@@ -127,7 +128,8 @@ class RunFolder:
         "those of an unbroken run.",
         file=sys.stderr,
       )
-    self._write({**manifest, _SESSIONS: [*earlier, session]})
+    kept = {k: v for k, v in held.items() if k not in (*_OLDER, _SESSIONS)}
+    self._write({**kept, **manifest, _SESSIONS: [*earlier, session]})
 
   def note(self, **facts: Any) -> None:
     """Adds facts to the session that goes on, such as its first round."""
@@ -136,6 +138,8 @@ class RunFolder:
     self._write(held)
 
   def _write(self, manifest: Manifest) -> None:
+    from tff_algos.simulation import records  # Which imports Matplotlib.
+
     records.write_json(self.file(CONFIG), manifest)
 
 

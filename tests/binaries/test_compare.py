@@ -1,4 +1,4 @@
-"""`binaries/compare.py`: its table, its picture, and bad input."""
+"""`binaries/compare.py`: its picture, and bad input."""
 
 from __future__ import annotations
 
@@ -7,31 +7,6 @@ import subprocess
 import sys
 
 import pytest
-from binaries.runs import read_run
-
-from binaries import compare
-
-
-def test_table_gives_best_final_and_the_way_to_the_target(write_run, tmp_path):
-  run = read_run(write_run(tmp_path / "a"))
-  line = compare.table([run], 0.75).split("\n")[2]
-  assert line == "| a | 75.00 % (round 3) | 50.00 % | 4 | 6 | 3 | 6 |"
-  line = compare.table([run], 0.8).split("\n")[2]
-  assert line == "| a | 75.00 % (round 3) | 50.00 % | 4 | 6 | not reached |  |"
-  assert compare.table([run], None).split("\n")[2].endswith("| 4 | 6 |")
-
-
-def test_rounds_and_megabytes_are_of_all_rounds(write_run, tmp_path):
-  rounds = ["1,1,0.4,1,0,1000000,0", "2,1,0.5,1,0,1000000,0", "3,1,,1,0,1000000,0"]
-  run = read_run(write_run(tmp_path / "a", rounds=rounds))
-  assert compare.table([run], None).split("\n")[2].endswith("| 50.00 % | 3 | 3 |")
-
-
-def test_every_line_has_as_many_cells_as_the_head(write_run, tmp_path):
-  run = read_run(write_run(tmp_path / "a"))
-  for target in (None, 0.5, 0.9):
-    lines = compare.table([run, run], target).split("\n")
-    assert len({line.count("|") for line in lines}) == 1
 
 
 def _compare(*args):

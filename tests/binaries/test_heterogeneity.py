@@ -36,20 +36,24 @@ def test_program_writes_table_and_pictures(run, tmp_path):
   assert float(iid["wasserstein_distance"]) < float(dirichlet["wasserstein_distance"])
   config = json.loads((out / "config.json").read_text())
   assert config["flags"]["partitions"] == ["iid", "dirichlet:beta=0.1"]
-  assert config["command"] and config["versions"]
+  [session] = config["sessions"]
+  assert session["command"][0] == "binaries/heterogeneity.py" and session["versions"]
 
-  other = run(out)
-  assert other.status == 2 and "is not empty" in other.err
+  other = run(out, "--partitions=iid; dirichlet:beta=0.2;iid")
+  assert other.status == 2 and other.err.count("\n") == 1
+  assert "partitions[1]='dirichlet:beta=0.1', not 'dirichlet:beta=0.2'" in other.err
+  assert "choose another --out" in other.err
   (out / "table.md").unlink()  # As if it had been killed: the same settings go on.
   again = run(out, "--partitions=iid; dirichlet:beta=0.1;iid")
   assert again.status == 0 and again.out == (out / "table.md").read_text()
+  assert len(json.loads((out / "config.json").read_text())["sessions"]) == 2
 
 
 @pytest.mark.parametrize(
   "wrong, said",
   [
     ("--partitions=iid;shard", "shards"),
-    ("--partition_seed=-1", "--partition_seed must be >= 0; found -1"),
+    ("--partition_seed=-1", "--partition_seed=-1"),
   ],
 )
 def test_bad_split_gets_one_sentence_and_nothing_is_written(run, tmp_path, wrong, said):

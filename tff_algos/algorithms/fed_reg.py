@@ -17,6 +17,7 @@ from tff_algos.client_data import Examples
 from tff_algos.client_work import gradients, local_training, pseudo_data, tree_math
 from tff_algos.client_work.local_sgd import PlainSgd
 from tff_algos.client_work.model_update import model_update
+from tff_algos.errors import InputError
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model, Weights
 from tff_algos.templates import composer, rounds
@@ -155,7 +156,7 @@ def build_fed_reg(
     model_aggregator: Replaces the mean of the updates.
 
   Raises:
-    ValueError: The model has no `soft_targets`.
+    InputError: The model has no `soft_targets`.
   """
   return _build(model, hparams, model_aggregator, modified_gradient=False)
 
@@ -177,7 +178,7 @@ def build_fed_reg_mg(
 
 def _build(model, hparams, model_aggregator, *, modified_gradient) -> StatefulProcess:
   if model.soft_targets is None:
-    raise ValueError(
+    raise InputError(
       "FedReg trains on the model's own predictions: give the model soft_targets."
     )
 

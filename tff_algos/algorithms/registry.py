@@ -11,6 +11,7 @@ import pkgutil
 from collections.abc import Mapping
 
 from tff_algos import algorithms
+from tff_algos.errors import InputError
 from tff_algos.templates.algorithm import Algorithm
 
 
@@ -32,11 +33,11 @@ def get(name: str) -> Algorithm:
   """The row of an algorithm.
 
   Raises:
-    ValueError: There is none of this name; the message gives the nearest.
+    InputError: There is none of this name; the message gives the nearest.
   """
   if name not in ALGORITHMS:
     nearest = difflib.get_close_matches(name, ALGORITHMS, n=1, cutoff=0)[0]
-    raise ValueError(
+    raise InputError(
       f"There is no algorithm {name!r}: did you mean {nearest!r}? "
       f"The algorithms are {', '.join(ALGORITHMS)}."
     )

@@ -19,6 +19,7 @@ from tff_algos import client_data
 from tff_algos.algorithms import fed_reg
 from tff_algos.client_data import ClientInput, Examples
 from tff_algos.client_work import gradients, tree_math
+from tff_algos.errors import InputError
 from tff_algos.models.functional import Model, Weights
 from tff_algos.templates.rounds import ServerVariables
 
@@ -90,10 +91,10 @@ def build_pseudo_fisher(
     `(global model, client input) -> PseudoFisher`.
 
   Raises:
-    ValueError: No pseudo data are made.
+    InputError: No pseudo data are made.
   """
   if not hparams.pseudo_steps:
-    raise ValueError("With pseudo_steps=0 there are no pseudo data: raise it.")
+    raise InputError("With pseudo_steps=0 there are no pseudo data: raise it.")
   whole: Any = None  # A batch of all examples.
   one_step = dataclasses.replace(hparams, epochs=1, batch_size=whole)
   work = fed_reg.build_fed_reg(model, one_step).client_work

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from tff_algos.errors import InputError
 from tff_algos.models.functional import Weights
 
 # Keras names of layers that learn general features: convolutions, recurrent layers and
@@ -30,13 +31,13 @@ class PartialBroadcast:
         [convention].
 
     Raises:
-      ValueError: No weight has such a name, or one of the two parts would be empty.
+      InputError: No weight has such a name, or one of the two parts would be empty.
     """
     names = list(weight_names)
     if deep_from:
       found = [k for k, name in enumerate(names) if name.startswith(deep_from)]
       if not found:
-        raise ValueError(
+        raise InputError(
           f"deep_from is {deep_from!r}, but no weight's name starts so: the names are "
           f"{', '.join(names)}."
         )
@@ -45,7 +46,7 @@ class PartialBroadcast:
       shallow = [k for k, name in enumerate(names) if _SHALLOW.search(name)]
       self.num_shallow = shallow[-1] + 1 if shallow else len(names) // 2
     if not 0 < self.num_shallow < len(names):
-      raise ValueError(
+      raise InputError(
         "Partial broadcast needs shallow and deep layers, but all weights "
         f"({', '.join(names)}) would be of one kind: name the first deep layer by "
         "deep_from."

@@ -23,6 +23,7 @@ import tensorflow as tf
 
 from tff_algos.client_data import Examples
 from tff_algos.client_work import tree_math
+from tff_algos.errors import InputError
 from tff_algos.hyper_parameters import HyperParameters, hparam
 from tff_algos.models.functional import Weights
 
@@ -108,11 +109,11 @@ def upload_of(process: StatefulProcess, variables: Any, client_state: Any) -> Up
     differentiated by `examples.x`.
 
   Raises:
-    ValueError: It sends different parts in different rounds, or what one client does is
+    InputError: It sends different parts in different rounds, or what one client does is
       not known.
   """
   if process.client_work is None or len(process.next_fns) > 1:
-    raise ValueError(
+    raise InputError(
       "The attack needs to know what one client sends, the same parts in every round: "
       "choose an algorithm that sends its whole model."
     )
@@ -176,10 +177,10 @@ def build_inversion(
     bits. A search starts at uniform noise in 0..1, and is cut to 0..1 after each step.
 
   Raises:
-    ValueError: The shape is not that of a picture.
+    InputError: The shape is not that of a picture.
   """
   if len(shape) != 3 or min(shape[:2]) < 2:
-    raise ValueError(
+    raise InputError(
       f"The attack recovers pictures of at least 2 x 2 pixels (rows, columns, channels); "
       f"found examples of shape {tuple(shape)}."
     )

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from binaries import experiment
+from experiments import runner
+from experiments.config import Config, make_config
 from tasks import registry
 from tasks.datasets import dataset
+from tff_algos.errors import InputError
 
 
 def _load(data_dir, cache_dir) -> dataset.Dataset:
@@ -44,15 +46,15 @@ def _task(monkeypatch):
   monkeypatch.setitem(registry.TASKS, "counting", _ROW)
 
 
-def _config(tmp_path, **given) -> experiment.Config:
+def _config(tmp_path, **given) -> Config:
   folders = dict(run_dir=str(tmp_path / "run"), cache_dir=str(tmp_path / "cache"))
-  return experiment.make_config("fedavg", "counting", **folders, **given)
+  return make_config("fedavg", "counting", **folders, **given)
 
 
 def test_run_has_a_client_for_each_group_and_can_be_resumed(tmp_path):
   assert _config(tmp_path).num_clients is None
-  experiment.run(_config(tmp_path, rounds=1, checkpoint_every=1))
-  summary = experiment.run(_config(tmp_path), resume=True)
+  runner.run(_config(tmp_path, rounds=1, checkpoint_every=1))
+  summary = runner.run(_config(tmp_path), resume=True)
   assert summary["rounds"] == 2
   # The next number follows from the last: an accuracy over characters reaches 1, while
   # with the step without a label as a miss it would end at 5/6.
@@ -60,12 +62,12 @@ def test_run_has_a_client_for_each_group_and_can_be_resumed(tmp_path):
   written = json.loads((tmp_path / "run/config.json").read_text())
   assert written["flags"]["num_clients"] is None
   assert written["data"]["clients"] == 6
-  with pytest.raises(experiment.InputError, match="holds a run with num_clients=None"):
-    experiment.run(_config(tmp_path, num_clients=6), resume=True)
+  with pytest.raises(InputError, match="num_clients=None, not 6"):
+    runner.run(_config(tmp_path, num_clients=6), resume=True)
 
 
 def test_cohort_larger_than_the_groups_is_refused(tmp_path):
   config = _config(tmp_path, clients_per_round=7)
-  with pytest.raises(experiment.InputError, match="7, but there are only 6 clients"):
-    experiment.run(config)
+  with pytest.raises(InputError, match="7, but there are only 6 clients"):
+    runner.run(config)
   assert not (tmp_path / "run").exists()

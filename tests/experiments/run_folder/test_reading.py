@@ -6,18 +6,19 @@ import json
 import math
 import os
 import pathlib
+import re
 
 import pytest
-from binaries.command_line import UsageError
 
-from binaries import runs
+from experiments.run_folder import reading
+from tff_algos.errors import InputError
 
 _HEAD = "round,train_loss,test_accuracy,seconds,num_dropped,bytes_down,bytes_up"
 _PRIVACY = {"epsilon": 2.5, "delta": 1e-5, "most_participations": 3}
 
 
 def test_reads_rounds_with_an_accuracy_and_sums_the_bytes_of_all(write_run, tmp_path):
-  run = runs.read_run(write_run(tmp_path / "a") + "/")
+  run = reading.read_run(write_run(tmp_path / "a") + "/")
   assert run.name == "a"
   assert run.rounds == [1, 3, 4]
   assert run.accuracy == [25, 75, 50]
@@ -25,7 +26,7 @@ def test_reads_rounds_with_an_accuracy_and_sums_the_bytes_of_all(write_run, tmp_
 
 
 def test_blank_cells_are_absent_and_counts_are_whole(write_run, tmp_path):
-  run = runs.read_run(write_run(tmp_path / "a"))
+  run = reading.read_run(write_run(tmp_path / "a"))
   assert "test_accuracy" not in run.records[1]
   assert run.records[2] == {
     "round": 3,
@@ -40,7 +41,7 @@ def test_blank_cells_are_absent_and_counts_are_whole(write_run, tmp_path):
 
 
 def test_run_that_has_not_ended_is_read_without_its_summary(write_run, tmp_path):
-  run = runs.read_run(write_run(tmp_path / "a"))
+  run = reading.read_run(write_run(tmp_path / "a"))
   assert run.peak_memory is None and run.privacy == "" and run.target is None
 
 
@@ -48,7 +49,7 @@ def test_summary_gives_memory_and_privacy(write_run, tmp_path):
   folder = write_run(tmp_path / "a")
   summary = {"rounds": 4, "peak_memory_bytes": 123, "privacy": _PRIVACY}
   (tmp_path / "a/summary.json").write_text(json.dumps(summary))
-  run = runs.read_run(folder)
+  run = reading.read_run(folder)
   assert run.peak_memory == 123
   assert "epsilon 2.5 at delta 1e-05" in run.privacy and "(3 rounds)" in run.privacy
   assert run.has_ended
@@ -59,7 +60,7 @@ def test_summary_of_fewer_rounds_is_not_that_of_the_run(write_run, tmp_path):
   folder = write_run(tmp_path / "a")
   summary = {"rounds": 3, "peak_memory_bytes": 123, "privacy": _PRIVACY}
   (tmp_path / "a/summary.json").write_text(json.dumps(summary))
-  run = runs.read_run(folder)
+  run = reading.read_run(folder)
   assert run.peak_memory is None and run.privacy == "" and not run.has_ended
 
 
@@ -67,9 +68,9 @@ def test_summary_of_fewer_rounds_is_not_that_of_the_run(write_run, tmp_path):
 def test_run_that_has_only_begun_has_no_rounds(write_run, tmp_path, text):
   folder = write_run(tmp_path / "a")
   (tmp_path / "a/metrics.csv").write_text(text)
-  assert runs.read_run(folder).records == []
+  assert reading.read_run(folder).records == []
   (tmp_path / "a/metrics.csv").unlink()
-  assert runs.read_run(folder).records == []
+  assert reading.read_run(folder).records == []
 
 
 def test_last_line_that_was_cut_short_is_left_out(write_run, tmp_path):
@@ -78,18 +79,18 @@ def test_last_line_that_was_cut_short_is_left_out(write_run, tmp_path):
   path = tmp_path / "a/metrics.csv"
   whole = path.read_text()
   path.write_text(whole + "5,1.0,0.5,1.0,0,1000,24")
-  assert len(runs.read_run(folder).records) == whole.count("\n") - 1 == 4
+  assert len(reading.read_run(folder).records) == whole.count("\n") - 1 == 4
 
 
 def test_no_noise_is_no_privacy():
-  assert "no differential" in runs.privacy_line({**_PRIVACY, "epsilon": None})
+  assert "no differential" in reading.privacy_line({**_PRIVACY, "epsilon": None})
 
 
 def test_numbers_that_are_not_finite_are_kept_but_no_accuracy_of_a_curve(
   write_run, tmp_path
 ):
   rows = ["1,nan,nan,1,0,5,5", "2,inf,0.5,1,0,5,5"]
-  run = runs.read_run(write_run(tmp_path / "a", rounds=rows))
+  run = reading.read_run(write_run(tmp_path / "a", rounds=rows))
   assert math.isnan(run.records[0]["train_loss"])
   assert math.isinf(run.records[1]["train_loss"])
   assert run.rounds == [2] and run.accuracy == [50]
@@ -97,7 +98,7 @@ def test_numbers_that_are_not_finite_are_kept_but_no_accuracy_of_a_curve(
 
 @pytest.mark.parametrize("given, rounds", [(None, None), (0.5, 3), (0.8, None)])
 def test_summary_has_the_target_that_is_asked_for(write_run, tmp_path, given, rounds):
-  run = runs.read_run(write_run(tmp_path / "a", flags={"target_accuracy": 0.9}))
+  run = reading.read_run(write_run(tmp_path / "a", flags={"target_accuracy": 0.9}))
   summary = run.summarize(given)
   assert summary["target_accuracy"] == (given or 0.9)
   assert summary["rounds_to_target"] == rounds
@@ -105,7 +106,7 @@ def test_summary_has_the_target_that_is_asked_for(write_run, tmp_path, given, ro
 
 
 def test_run_without_a_round_is_read(write_run, tmp_path):
-  run = runs.read_run(write_run(tmp_path / "a", rounds=[]))
+  run = reading.read_run(write_run(tmp_path / "a", rounds=[]))
   assert run.records == [] and run.rounds == run.accuracy == run.megabytes == []
 
 
@@ -118,26 +119,26 @@ def test_folders_of_runs_are_searched_and_a_run_is_read_once(write_run, tmp_path
   (tmp_path / "all/a/notes").mkdir()
   write_run(tmp_path / "all/b/checkpoints/not_looked_at")
   given = [str(tmp_path / "all"), str(tmp_path / "all/b")]
-  assert [run.name for run in runs.read_runs(given)] == ["a/deep", "b"]
+  assert [run.name for run in reading.read_runs(given)] == ["a/deep", "b"]
 
 
 def test_the_order_is_that_of_the_command_line(write_run, tmp_path):
   given = [write_run(tmp_path / name) for name in ("b", "a")]
-  assert [run.name for run in runs.read_runs(given)] == ["b", "a"]
+  assert [run.name for run in reading.read_runs(given)] == ["b", "a"]
 
 
 def test_runs_of_one_name_are_told_apart_by_their_folders(write_run, tmp_path):
   given = [write_run(tmp_path / part / "run") for part in ("a", "b")]
-  assert [run.name for run in runs.read_runs(given)] == given
+  assert [run.name for run in reading.read_runs(given)] == given
 
 
 def test_labels_are_algorithms_where_these_tell_runs_apart(write_run, tmp_path):
   for name, algorithm in [("x/a", "fedavg"), ("x/b", "fedavg"), ("c", "fedgg")]:
     write_run(tmp_path / name, algorithm)
-  found = runs.read_runs([str(tmp_path)])
+  found = reading.read_runs([str(tmp_path)])
   assert [run.name for run in found] == ["c", "x/a", "x/b"]
-  assert runs.labels(found) == ["fedgg", "a", "b"]
-  assert runs.labels(found[:2]) == ["fedgg", "fedavg"]
+  assert reading.labels(found) == ["fedgg", "a", "b"]
+  assert reading.labels(found[:2]) == ["fedgg", "fedavg"]
 
 
 # --- What cannot be read -------------------------------------------------------------
@@ -174,14 +175,15 @@ _BAD = {
 def test_folder_that_holds_no_run_is_named_in_one_sentence(write_run, tmp_path, spoil):
   folder = write_run(tmp_path / "a")
   spoil(tmp_path / "a")
-  for read in (lambda: runs.read_run(folder), lambda: runs.read_runs([folder])):
-    with pytest.raises(UsageError) as caught:
+  for read in (lambda: reading.read_run(folder), lambda: reading.read_runs([folder])):
+    with pytest.raises(InputError) as caught:
       read()
     said = str(caught.value)
-    assert said.startswith(f"{folder} holds no run") and "\n" not in said
+    what = r"holds no run|is no folder of a run|holds a config\.json that is not of this"
+    assert re.fullmatch(rf"{folder} ({what})[^\n]*\.", said)
 
 
 def test_folder_without_runs_below_it_is_named(tmp_path):
   os.makedirs(tmp_path / "a/b")
-  with pytest.raises(UsageError, match=f"{tmp_path} holds no run"):
-    runs.read_runs([str(tmp_path)])
+  with pytest.raises(InputError, match=f"{tmp_path} holds no run"):
+    reading.read_runs([str(tmp_path)])

@@ -6,16 +6,18 @@ of its own runs in a fork of one that has imported everything and done nothing.
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import pathlib
 import subprocess
 import sys
 import textwrap
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 _SERVER = """
   import atexit, json, os, runpy, signal, sys, time, traceback
@@ -25,12 +27,20 @@ _SERVER = """
   from tff_algos import preflight
   preflight.quiet([])
   import tensorflow_datasets
-  from binaries import experiment
+  from experiments import importing, runner, splits
+  from experiments.attacks import inversion
+  from experiments.forgetting import program
+  from experiments.run_folder import provenance
   from tasks.datasets import digits, picture_folder, tfds_images
   from tff_algos.algorithms import fed_avg, fed_gg, fed_sgd, scaffold
   from tff_algos.models import keras
 
+  # The source may be edited while tests run, of which a run that goes on would warn.
+  provenance.git_commit = lambda: "0123abc"
+
   def run(request):
+    os.setsid()  # What it sends to its process group is for itself.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     program = os.path.join(root, "binaries", request["program"])
     sys.path[:1] = [os.path.dirname(program), *request["paths"]]
     os.chdir(request["cwd"])
@@ -39,6 +49,7 @@ _SERVER = """
       os.dup2(os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     sys.argv = [program, *request["argv"]]
     try:
+      exec(request["before"], {})
       runpy.run_path(program, run_name="__main__")
       status = 0
     except SystemExit as end:
@@ -91,6 +102,29 @@ def environment(home: pathlib.Path) -> dict[str, str]:
   return {**env, "http_proxy": unreachable, "https_proxy": unreachable, "no_proxy": ""}
 
 
+def processes_of(session: int) -> dict[int, str]:
+  """Id and command of the session's processes that run."""
+  found = {}
+  for folder in glob.glob("/proc/[0-9]*"):
+    try:
+      stat = pathlib.Path(folder, "stat").read_text()
+      command = pathlib.Path(folder, "cmdline").read_text()
+    except OSError:
+      continue  # It has just ended.
+    state, _, _, its = stat.rsplit(")", 1)[1].split()[:4]
+    if int(its) == session and state != "Z":
+      found[int(os.path.basename(folder))] = command
+  return found
+
+
+def wait_for(found: Callable[[], object], seconds: float = 300) -> None:
+  """Waits until what it calls is true."""
+  deadline = time.monotonic() + seconds
+  while not found():
+    assert time.monotonic() < deadline
+    time.sleep(0.02)
+
+
 class ForkServer:
   """A process that has imported everything and runs programs in forks of itself."""
 
@@ -106,7 +140,12 @@ class ForkServer:
     )
 
   def __call__(
-    self, program: str, *flags: str, cwd: pathlib.Path, paths: Sequence[str] = ()
+    self,
+    program: str,
+    *flags: str,
+    cwd: pathlib.Path,
+    paths: Sequence[str] = (),
+    before: str = "",
   ) -> Done:
     """Runs a program of binaries/ as `__main__`, to its end.
 
@@ -115,11 +154,12 @@ class ForkServer:
       *flags: Its command line.
       cwd: The folder it is run in.
       paths: What PYTHONPATH would hold.
+      before: Python that is run before it, to change what the program is made of.
     """
     assert self._process.stdin is not None and self._process.stdout is not None
     files = {"out": str(self._out), "err": str(self._err)}
     place = {"program": program, "paths": list(paths), "cwd": str(cwd)}
-    request = {**place, **files, "argv": flags, "seconds": 200}
+    request = {**place, **files, "argv": flags, "before": before, "seconds": 400}
     self._process.stdin.write(json.dumps(request) + "\n")
     self._process.stdin.flush()
     answer = self._process.stdout.readline()

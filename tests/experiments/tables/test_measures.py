@@ -1,17 +1,17 @@
-"""`binaries/curves.py`: the numbers of the papers, worked out by hand."""
+"""The numbers that the papers take from curves, worked out by hand."""
 
 from __future__ import annotations
 
 import math
 
 import pytest
-from binaries.runs import read_run
 
-from binaries import curves
+from experiments.run_folder.reading import read_run
+from experiments.tables import measures
 
 
 def _curve(*accuracy: float, rounds=None, round_bytes=1.0, round_seconds=1.0):
-  return curves.Curve(
+  return measures.Curve(
     rounds=list(rounds or range(1, len(accuracy) + 1)),
     accuracy=list(accuracy),
     loss=[0.0] * len(accuracy),
@@ -25,17 +25,17 @@ def _curve(*accuracy: float, rounds=None, round_bytes=1.0, round_seconds=1.0):
 
 def test_best_and_final():
   curve = _curve(0.2, 0.9, 0.7)
-  assert curves.best(curve) == 0.9
-  assert curves.final(curve) == 0.7
-  assert curves.best(_curve(math.nan, 0.1)) == 0.1
+  assert measures.best(curve) == 0.9
+  assert measures.final(curve) == 0.7
+  assert measures.best(_curve(math.nan, 0.1)) == 0.1
 
 
 def test_first_round_at_counts_the_rounds_that_were_evaluated():
   curve = _curve(0.2, 0.6, 0.5, 0.9, rounds=[10, 20, 30, 40])
-  assert curves.first_round_at(curve, 0.6) == 20
-  assert curves.first_round_at(curve, 0.61) == 40
-  assert curves.first_round_at(curve, 0.91) is None
-  assert curves.rounds_to(0.6)(curve, None) == 20
+  assert measures.first_round_at(curve, 0.6) == 20
+  assert measures.first_round_at(curve, 0.61) == 40
+  assert measures.first_round_at(curve, 0.91) is None
+  assert measures.rounds_to(0.6)(curve, None) == 20
 
 
 @pytest.mark.parametrize(
@@ -52,41 +52,41 @@ def test_first_round_at_counts_the_rounds_that_were_evaluated():
   ],
 )
 def test_interpolated_rounds(accuracy, expected):
-  found = curves.interpolated_rounds_to(0.5)(_curve(*accuracy), None)
+  found = measures.interpolated_rounds_to(0.5)(_curve(*accuracy), None)
   assert found is None if expected is None else math.isclose(found, expected)
 
 
 def test_interpolation_is_linear_between_distant_rounds():
   curve = _curve(0.0, 1.0, rounds=[10, 20])
   for target in (0.1, 0.25, 0.99):
-    found = curves.interpolated_rounds_to(target)(curve, None)
+    found = measures.interpolated_rounds_to(target)(curve, None)
     assert math.isclose(found, 10 + 10 * target)
 
 
 def test_rounds_to_a_share_of_the_references_best():
   reference = _curve(0.3, 0.8, 0.7)
   curve = _curve(0.3, 0.5, 0.75, 0.8)
-  r = [curves.rounds_to_share_of_best(a)(curve, reference) for a in (0.5, 0.9, 1.0)]
+  r = [measures.rounds_to_share_of_best(a)(curve, reference) for a in (0.5, 0.9, 1.0)]
   assert r == [2, 3, 4]
-  assert curves.rounds_to_share_of_best(1.0)(_curve(0.79), reference) is None
-  assert curves.rounds_to_share_of_best(0.5)(curve, None) is None
+  assert measures.rounds_to_share_of_best(1.0)(_curve(0.79), reference) is None
+  assert measures.rounds_to_share_of_best(0.5)(curve, None) is None
 
 
 def test_rounds_to_fedavgs_last_accuracy_and_speedup():
   # FedAvg has its last accuracy before, and still counts with all its rounds.
   fedavg = _curve(0.5, 0.6, 0.4, 0.5)
   fast, never = _curve(0.1, 0.5, 0.6, 0.7), _curve(0.1, 0.2, 0.3, 0.4)
-  assert curves.rounds_to_final_of_reference(fedavg, fedavg) == 4
-  assert curves.speedup(fedavg, fedavg) == 1
-  assert curves.rounds_to_final_of_reference(fast, fedavg) == 2
-  assert curves.speedup(fast, fedavg) == 2
-  assert curves.speedup(never, fedavg) is None
+  assert measures.rounds_to_final_of_reference(fedavg, fedavg) == 4
+  assert measures.speedup(fedavg, fedavg) == 1
+  assert measures.rounds_to_final_of_reference(fast, fedavg) == 2
+  assert measures.speedup(fast, fedavg) == 2
+  assert measures.speedup(never, fedavg) is None
 
 
 def test_communication_cost_is_bytes_to_the_target_over_the_references():
   reference = _curve(0.1, 0.5, 0.95, round_bytes=100.0)
   curve = _curve(0.1, 0.95, 0.95, round_bytes=250.0)
-  cost = curves.relative_cost(0.95)
+  cost = measures.relative_cost(0.95)
   assert cost(reference, reference) == 1
   assert math.isclose(cost(curve, reference), 2 * 250 / (3 * 100))
   assert cost(_curve(0.1), reference) is None
@@ -95,8 +95,8 @@ def test_communication_cost_is_bytes_to_the_target_over_the_references():
 
 def test_seconds_over_the_references():
   slow, fast = _curve(0.1, round_seconds=3.0), _curve(0.1, round_seconds=2.0)
-  assert curves.relative_seconds(slow, fast) == 1.5
-  assert curves.relative_seconds(slow, None) is None
+  assert measures.relative_seconds(slow, fast) == 1.5
+  assert measures.relative_seconds(slow, None) is None
 
 
 def test_first_rounds_of_a_run(write_run, tmp_path):
@@ -104,11 +104,11 @@ def test_first_rounds_of_a_run(write_run, tmp_path):
   data = {"note": "JPEG"}
   machine = {"processor": "Abacus", "cores": 2}
   run = read_run(write_run(tmp_path / "a", data=data, machine=machine))
-  curve = curves.first_rounds(run, 3)
+  curve = measures.first_rounds(run, 3)
   assert (curve.rounds, curve.accuracy) == ([1, 3], [0.25, 0.75])
   assert math.isclose(curve.round_bytes, (1.5e6 + 1.5e6 + 3e6) / 3)
   # The first round traces: the median is of the others.
   assert (curve.round_seconds, curve.seconds) == (1.0, 11.0)
   assert (curve.note, curve.machine) == ("JPEG", "Abacus, 2 cores")
-  assert curves.first_rounds(run, 4).rounds == [1, 3, 4]
-  assert curves.first_rounds(run, 5) is None
+  assert measures.first_rounds(run, 4).rounds == [1, 3, 4]
+  assert measures.first_rounds(run, 5) is None

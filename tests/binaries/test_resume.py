@@ -1,0 +1,444 @@
+"""Runs of train.py that are broken off, gone on with, or refused to be gone on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import textwrap
+from typing import NamedTuple
+
+import pytest
+from programs import Done
+from training import (
+  SMALL,
+  assert_refused,
+  at_round,
+  metrics,
+  place,
+  read_json,
+  without_seconds,
+)
+
+_ROUNDS = 5
+_STOP = "os.kill(os.getpid(), signal.SIGTERM)"
+
+
+class Unbroken(NamedTuple):
+  """A run that was not disturbed."""
+
+  folder: pathlib.Path
+  run_dir: pathlib.Path
+  flags: list[str]
+  done: Done
+
+
+@pytest.fixture(scope="module")
+def unbroken(run_forked, tmp_path_factory) -> Unbroken:
+  folder = tmp_path_factory.mktemp("unbroken")
+  run_dir, where = place(folder)
+  flags = [*SMALL, *where, f"--rounds={_ROUNDS}"]
+  return Unbroken(folder, run_dir, flags, run_forked(*flags, cwd=folder))
+
+
+def _assert_same_rounds(run_dir: pathlib.Path, unbroken: Unbroken) -> None:
+  assert unbroken.done.status == 0, unbroken.done
+  found = without_seconds(metrics(run_dir))[:_ROUNDS]
+  assert found == without_seconds(metrics(unbroken.run_dir))
+
+
+def _sessions(run_dir: pathlib.Path) -> list[dict]:
+  return read_json(run_dir / "config.json")["sessions"]
+
+
+def _rounds_of(sessions: list[dict]) -> list[tuple]:
+  return [(session["first_round"], session["last_round"]) for session in sessions]
+
+
+def _times(folder: pathlib.Path) -> dict[pathlib.Path, int]:
+  return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+# --- Signals ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  "code",
+  [
+    "os.kill(os.getpid(), signal.SIGINT)",
+    # As `timeout` and `uv run` do: to the program, and then to its whole group.
+    f"{_STOP}; os.killpg(0, signal.SIGTERM)",
+  ],
+  ids=["Ctrl-C", "SIGTERM twice"],
+)
+def test_signal_stops_the_run_after_its_round_and_resume_goes_on(
+  unbroken, run_forked, tmp_path, code
+):
+  run_dir, where = place(tmp_path)
+  flags = [*SMALL, *where, "--rounds=5000", "--checkpoint_every=0"]
+  status, out, err = run_forked(*flags, cwd=tmp_path, before=at_round(2, code))
+  # EX_TEMPFAIL: the same command goes on. The signal came before the third round.
+  assert status == 75
+  assert err == "\nstopping after this round; once more to stop now and lose it\n"
+  assert len(metrics(run_dir)) == 3
+  assert os.listdir(run_dir / "checkpoints") != []
+  summary = read_json(run_dir / "summary.json")
+  assert (summary["rounds"], summary["stopped_early"]) == (3, True)
+  assert (run_dir / "accuracy.png").exists()
+  assert f"--run_dir={run_dir} --resume" in out.splitlines()[-1]
+
+  flags = [*SMALL, *where, f"--rounds={_ROUNDS}", "--resume"]
+  done = run_forked(*flags, cwd=tmp_path)
+  assert (done.status, done.err) == (0, "")
+  _assert_same_rounds(run_dir, unbroken)
+  summary = read_json(run_dir / "summary.json")
+  assert (summary["rounds"], summary["stopped_early"]) == (_ROUNDS, False)
+  assert _rounds_of(_sessions(run_dir)) == [(1, 3), (4, _ROUNDS)]
+
+
+def test_second_ctrl_c_after_more_than_a_second_ends_the_run(
+  unbroken, run_forked, tmp_path
+):
+  run_dir, where = place(tmp_path)
+  flags = [*SMALL, *where, f"--rounds={_ROUNDS}", "--checkpoint_every=1"]
+  ctrl_c = "os.kill(os.getpid(), signal.SIGINT)"
+  code = f"{ctrl_c}; time.sleep(1.1); {ctrl_c}; time.sleep(60)"
+  status, _, err = run_forked(*flags, cwd=tmp_path, before=at_round(2, code))
+  assert status == 130
+  assert "Traceback" not in err
+  assert len(metrics(run_dir)) == 2
+  assert not (run_dir / "summary.json").exists()
+  # The second round was not saved.
+  done = run_forked(f"--run_dir={run_dir}", "--resume", cwd=tmp_path)
+  assert (done.status, done.err) == (0, "")
+  _assert_same_rounds(run_dir, unbroken)
+  assert _rounds_of(_sessions(run_dir)) == [(1, None), (2, _ROUNDS)]
+
+
+def test_killed_run_is_resumed_from_its_checkpoint(unbroken, run_forked, tmp_path):
+  run_dir, where = place(tmp_path)
+  flags = [*SMALL, *where, f"--rounds={_ROUNDS}", "--checkpoint_every=2"]
+  code = "os.kill(os.getpid(), signal.SIGKILL)"
+  done = run_forked(*flags, cwd=tmp_path, before=at_round(3, code))
+  assert done.status == -signal.SIGKILL
+  assert not (run_dir / "summary.json").exists()
+  assert len(metrics(run_dir)) == 3
+  done = run_forked(*flags, "--resume", cwd=tmp_path)
+  assert (done.status, done.err) == (0, "")
+  _assert_same_rounds(run_dir, unbroken)
+  # The second session says where it went on: the killed one cannot say how far it came.
+  assert _rounds_of(_sessions(run_dir)) == [(1, None), (3, _ROUNDS)]
+
+
+# --- The folder knows the run -------------------------------------------------------
+
+
+def test_the_folder_alone_is_enough_to_go_on(run_forked, tmp_path):
+  """Bit for bit, with an algorithm and settings that are no defaults."""
+  flags = [
+    *("--algorithm=scaffold", "--scaffold_option=I", "--learning_rate=0.03"),
+    *("--task=digits_cnn", "--num_clients=6", "--clients_per_round=2", "--epochs=2"),
+    *("--partition=shards:shards_per_client=2", "--partition_seed=5", "--seed=7"),
+    *("--rounds=5", "--eval_every=2", "--target_accuracy=0.5", "--threads=1"),
+  ]
+  whole, where = place(tmp_path, "whole")
+  done = run_forked(*flags, *where, cwd=tmp_path)
+  assert (done.status, done.err) == (0, "")
+  run_dir, where = place(tmp_path)
+  done = run_forked(*flags, *where, cwd=tmp_path, before=at_round(1, _STOP))
+  assert done.status == 75
+  before = read_json(run_dir / "config.json")
+  assert before["flags"]["hparams"] == {
+    **{"option": "I", "learning_rate": 0.03, "epochs": 2}
+  }
+
+  done = run_forked(f"--run_dir={run_dir}", "--resume", cwd=tmp_path)
+  assert (done.status, done.err) == (0, "")
+  assert done.out.startswith("scaffold on digits_cnn: loading")
+  assert without_seconds(metrics(run_dir)) == without_seconds(metrics(whole))
+  after, expected = (read_json(path / "config.json") for path in (run_dir, whole))
+  for heading in ("hparams", "data", "model"):
+    assert after[heading] == expected[heading]
+  for config in (after, expected):
+    assert config["flags"].pop("run_dir")
+  assert after["flags"] == expected["flags"]
+  summaries = [read_json(path / "summary.json") for path in (run_dir, whole)]
+  kept = [
+    {k: v for k, v in s.items() if "seconds" not in k and "memory" not in k}
+    for s in summaries
+  ]
+  assert kept[0] == kept[1]
+
+  # Nothing of the first session is lost.
+  first, second = after["sessions"]
+  assert [first] == before["sessions"]
+  assert (first["first_round"], first["last_round"]) == (1, 2)
+  assert "--algorithm=scaffold" in first["command"]
+  assert (second["first_round"], second["last_round"]) == (3, 5)
+  assert second["command"][1:] == [f"--run_dir={run_dir}", "--resume"]
+
+
+def test_the_folder_may_be_named_in_a_file_of_flags(unbroken, run_forked, tmp_path):
+  run_dir = tmp_path / "run"
+  shutil.copytree(unbroken.run_dir, run_dir)
+  (tmp_path / "flags").write_text(f"--run_dir={run_dir}\n--resume\n")
+  flags = [*("--flagfile=flags", "--rounds=6"), f"--cache_dir={unbroken.folder}/cache"]
+  done = run_forked(*flags, cwd=tmp_path)
+  assert (done.status, done.err) == (0, "")
+  assert len(metrics(run_dir)) == 6
+  _assert_same_rounds(run_dir, unbroken)
+
+
+def test_only_a_given_algorithm_or_task_can_differ(run_forked, tmp_path):
+  """Its flags are those of the run's algorithm, not of the default one."""
+  run_dir, where = place(tmp_path)
+  flags = ["--algorithm=fedgg", "--fedgg_mu=0.5", "--task=own_tasks:good", "--rounds=1"]
+  assert run_forked(*flags, *where, cwd=tmp_path).status == 0
+  resume = [f"--run_dir={run_dir}", "--resume"]
+  done = run_forked(*resume, "--fedgg_mu=0.25", cwd=tmp_path)
+  assert_refused(done, "mu=0.5, not 0.25")
+  done = run_forked(*resume, "--algorithm=fedavg", cwd=tmp_path)
+  assert_refused(done, "algorithm='fedgg', not 'fedavg'")
+  done = run_forked(*resume, "--task=own_tasks:batch_norm", cwd=tmp_path)
+  assert_refused(done, "task='own_tasks:good', not 'own_tasks:batch_norm'")
+  done = run_forked(*resume, "--fedgg_mu=0.5", "--rounds=2", cwd=tmp_path)
+  assert (done.status, done.err) == (0, "")
+  assert len(metrics(run_dir)) == 2
+
+
+@pytest.mark.parametrize("words", [["--noresume"], ["--resume=false"]])
+def test_a_folder_that_is_not_to_be_gone_on_with_is_refused(unbroken, run_forked, words):
+  before = _times(unbroken.folder)
+  flags = [f"--run_dir={unbroken.run_dir}", f"--cache_dir={unbroken.folder}/cache"]
+  done = run_forked(*flags, *words, cwd=unbroken.folder)
+  assert_refused(done, str(unbroken.run_dir))
+  assert _times(unbroken.folder) == before
+
+
+# --- What differs -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  "changed",
+  [
+    "--seed=4",
+    "--learning_rate=0.2",
+    "--algorithm=fedgg",
+    "--clients_per_round=4",
+    "--partition_seed=1",
+    "--eval_every=2",
+    "--epochs=2",
+    "--rounds=1",
+  ],
+)
+def test_resuming_with_another_setting_is_refused(unbroken, run_forked, changed):
+  before = _times(unbroken.folder)
+  done = run_forked(*unbroken.flags, changed, "--resume", cwd=unbroken.folder)
+  name, _, value = changed.lstrip("-").partition("=")
+  assert_refused(done, str(unbroken.run_dir), name)
+  assert value in done.err
+  assert _times(unbroken.folder) == before
+
+
+def test_folder_of_a_run_is_not_written_over(unbroken, run_forked):
+  before = _times(unbroken.folder)
+  done = run_forked(*unbroken.flags, cwd=unbroken.folder)
+  assert_refused(done, str(unbroken.run_dir), "--resume")
+  assert _times(unbroken.folder) == before
+
+
+def test_finished_run_resumed_does_nothing_more(unbroken, run_forked, tmp_path):
+  run_dir, where = place(tmp_path)
+  shutil.copytree(unbroken.run_dir, run_dir)
+  rows = metrics(run_dir)
+  done = run_forked(*unbroken.flags, *where, "--resume", cwd=tmp_path)
+  assert (done.status, done.err) == (0, "")
+  assert metrics(run_dir) == rows
+  assert read_json(run_dir / "summary.json")["stopped_early"] is False
+
+
+def test_finished_run_without_its_checkpoints_is_not_written_over(
+  unbroken, run_forked, tmp_path
+):
+  run_dir, where = place(tmp_path)
+  without = shutil.ignore_patterns("checkpoints")
+  shutil.copytree(unbroken.run_dir, run_dir, ignore=without)
+  before = metrics(run_dir)
+  flags = [*unbroken.flags, *where, f"--rounds={_ROUNDS + 1}", "--resume"]
+  assert_refused(run_forked(*flags, cwd=tmp_path), "without its checkpoints")
+  assert metrics(run_dir) == before
+
+
+# A task of one's own, which may change behind its name.
+_MINE = """
+  import numpy as np
+  import tensorflow as tf
+
+  from tasks import registry
+  from tasks.datasets import dataset
+
+  def load(data_dir, cache_dir):
+    draw = np.random.default_rng(0)
+    x = draw.integers(1, 255, size=(60, 4, 4, 1), dtype=np.uint8)
+    y = draw.integers(2, size=60, dtype=np.int32)
+    train_x, test_x, train_y, test_y = x[:40], x[40:], y[:40], y[40:]
+    # Here.
+    return dataset.Dataset(train_x, train_y, test_x, test_y, num_classes=2)
+
+  def build(shape, num_classes):
+    layers = tf.keras.layers
+    return tf.keras.Sequential(
+      [
+        layers.Input(shape),
+        layers.Flatten(),
+        layers.Dense(3, activation="relu"),
+        layers.Dense(num_classes),
+      ]
+    )
+
+  task = registry.Task(
+    "mine", "Noise.", load, build, partition="iid", num_clients=4, clients_per_round=2,
+    rounds=2, hparams=dict(epochs=1, batch_size=5, learning_rate=0.1, momentum=0.0),
+  )
+"""
+
+
+@pytest.fixture(scope="module")
+def run_mine(fork_program, tmp_path_factory):
+  """`(*flags, change) -> Done`: train.py on `_MINE`, with one text of it replaced."""
+
+  def run(*flags: str, change: tuple[str, str] = ("", "")) -> Done:
+    folder = tmp_path_factory.mktemp("mine")
+    source = textwrap.dedent(_MINE)
+    assert change[0] in source
+    (folder / "mine.py").write_text(source.replace(*change) if change[0] else source)
+    flags = ("--task=mine:task", *flags)
+    return fork_program("train.py", *flags, cwd=folder, paths=[str(folder)])
+
+  return run
+
+
+@pytest.fixture(scope="module")
+def mine(run_mine, tmp_path_factory) -> Unbroken:
+  """Two rounds of it."""
+  folder = tmp_path_factory.mktemp("mine")
+  run_dir, where = place(folder)
+  done = run_mine(*where)
+  assert (done.status, done.err) == (0, "")
+  return Unbroken(folder, run_dir, where, done)
+
+
+@pytest.mark.parametrize(
+  "change, differing, same",
+  [
+    (("# Here.", "train_x[7, 2, 1, 0] ^= 1"), ["client_files='"], ["test_set"]),
+    (("# Here.", "train_y[7] ^= 1"), ["client_files='"], ["test_set"]),
+    (("# Here.", "test_x[3, 2, 1, 0] ^= 1"), ["test_set='"], ["client_files"]),
+    (("# Here.", "test_y[3] ^= 1"), ["test_set='"], ["client_files"]),
+    (("default_rng(0)", "default_rng(1)"), ["test_set='", "client_files='"], []),
+    (
+      ("x[40:], y[:40], y[40:]", "x[41:], y[:40], y[41:]"),
+      ["test_examples=20, not 19"],
+      [],
+    ),
+    (("epochs=1", "epochs=2"), ["epochs=1, not 2"], ["data"]),
+    (("batch_size=5", "batch_size=4"), ["batch_size=5, not 4"], []),
+    (("learning_rate=0.1", "learning_rate=0.2"), ["learning_rate=0.1, not 0.2"], []),
+    (("momentum=0.0", "momentum=0.5"), ["momentum=0.0, not 0.5"], []),
+    (("relu", "tanh"), ["relu", "tanh", "layers["], ["weights"]),
+    (("Dense(3", "Dense(5"), ["weights[0]='16x3', not '16x5'", "num_weights="], []),
+  ],
+  ids=lambda value: value[1] if isinstance(value, tuple) else "",
+)
+def test_task_that_is_another_behind_its_name_is_refused(
+  mine, run_mine, change, differing, same
+):
+  before = _times(mine.run_dir)
+  done = run_mine(*mine.flags, "--rounds=3", "--resume", change=change)
+  assert_refused(done, str(mine.run_dir), *differing)
+  for word in same:
+    assert f"{word}=" not in done.err
+  assert _times(mine.run_dir) == before
+
+
+def test_client_files_that_somebody_has_changed_are_refused(mine, run_mine, tmp_path):
+  cache = tmp_path / "cache"
+  shutil.copytree(mine.folder / "cache", cache)
+  path = min(cache.rglob("*.client"))
+  content = path.read_bytes()
+  path.write_bytes(content[:-5] + bytes([content[-5] ^ 1]) + content[-4:])
+  flags = [f"--run_dir={mine.run_dir}", f"--cache_dir={cache}", "--rounds=3", "--resume"]
+  done = run_mine(*flags)
+  assert_refused(done, "client_files='")
+  assert "test_set" not in done.err
+
+
+def test_what_does_not_change_the_numbers_may_differ(mine, run_mine, tmp_path):
+  whole, where = place(tmp_path, "whole")
+  assert run_mine(*where, "--rounds=4").status == 0
+  run_dir = tmp_path / "run"
+  shutil.copytree(mine.run_dir, run_dir)
+  flags = ["--rounds=4", "--threads=1", "--checkpoint_every=1", "--target_accuracy=0.5"]
+  places = [f"--data_dir={tmp_path}", f"--cache_dir={tmp_path / 'other'}"]
+  done = run_mine(f"--run_dir={run_dir}", *flags, *places, "--resume")
+  assert (done.status, done.err) == (0, "")
+  assert without_seconds(metrics(run_dir)) == without_seconds(metrics(whole))
+  config = read_json(run_dir / "config.json")
+  assert config["flags"]["data_dir"] == str(tmp_path)
+  assert _rounds_of(config["sessions"]) == [(1, 2), (3, 4)]
+
+
+# --- Other versions, and folders of older ones --------------------------------------
+
+
+def test_other_software_is_told_once_and_recorded(mine, run_mine, tmp_path):
+  run_dir = tmp_path / "run"
+  shutil.copytree(mine.run_dir, run_dir)
+  config = read_json(run_dir / "config.json")
+  [session] = config["sessions"]
+  now = dict(session, versions=dict(session["versions"]))
+  session["versions"]["numpy"], session["git_commit"] = "1.0", "abc"
+  (run_dir / "config.json").write_text(json.dumps(config))
+  flags = [f"--run_dir={run_dir}", f"--cache_dir={mine.folder / 'cache'}", "--resume"]
+  done = run_mine(*flags, "--rounds=3")
+  assert done.status == 0
+  [line] = done.err.splitlines()
+  assert f"numpy 1.0 (now {now['versions']['numpy']})" in line
+  assert f"commit abc (now {now['git_commit']})" in line
+  assert str(run_dir) in line and "tensorflow" not in line
+  old, new = _sessions(run_dir)
+  assert (old["versions"]["numpy"], old["git_commit"]) == ("1.0", "abc")
+  for name in ("versions", "git_commit"):
+    assert new[name] == now[name]
+
+  done = run_mine(*flags, "--rounds=4")
+  assert (done.status, done.err) == (0, "")
+
+
+def test_folder_of_an_older_version_is_gone_on_with(mine, run_mine, tmp_path):
+  """It has no digests, layers or sessions: what is there is compared, and kept."""
+  run_dir = tmp_path / "run"
+  shutil.copytree(mine.run_dir, run_dir)
+  config = read_json(run_dir / "config.json")
+  [session] = config.pop("sessions")
+  del config["data"]["client_files"], config["data"]["test_set"]
+  config["num_weights"] = config.pop("model")["num_weights"]
+  names = ("command", "versions", "machine", "git_commit")
+  old = {name: session[name] for name in names}
+  (run_dir / "config.json").write_text(json.dumps({**config, **old}))
+
+  flags = [f"--run_dir={run_dir}", f"--cache_dir={mine.folder / 'cache'}", "--resume"]
+  done = run_mine(*flags, "--rounds=3", change=("epochs=1", "epochs=2"))
+  assert_refused(done, "epochs=1, not 2")
+  done = run_mine(*flags, "--rounds=3")
+  assert (done.status, done.err) == (0, "")
+  assert len(metrics(run_dir)) == 3
+  found = read_json(run_dir / "config.json")
+  assert list(found) == ["flags", "hparams", "data", "model", "sessions"]
+  first, second = found["sessions"]
+  assert first == old
+  assert (second["first_round"], second["last_round"]) == (3, 3)
+  # From now on the data are compared.
+  assert found["data"] == read_json(mine.run_dir / "config.json")["data"]

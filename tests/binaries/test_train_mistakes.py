@@ -1,0 +1,270 @@
+"""What train.py says of mistakes: one sentence, status 2, and nothing is written."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+import pytest
+from training import SMALL, Process, assert_refused, place, tree
+
+_MISTAKES = {
+  "unknown algorithm": (["--algorithm=fedavgg"], ["fedavgg", "did you mean 'fedavg'"]),
+  "no algorithm": (["--algorithm="], ["''"]),
+  "unknown task": (["--task=digit_cnn"], ["digit_cnn", "did you mean 'digits_cnn'"]),
+  "unknown flag": (["--runds=3"], ["runds", "rounds"]),
+  "no flag": (["digits_cnn"], ["digits_cnn", "--flag=value"]),
+  "flag of another algorithm": (
+    ["--scaffold_option=I"],
+    ["--scaffold_option", "scaffold", "fedavg"],
+  ),
+  "flag the algorithm has not": (
+    ["--algorithm=fedsgd", "--epochs=2"],
+    ["fedsgd", "epochs"],
+  ),
+  "hyper-parameter it has not": (["--fedavg_mu=1"], ["fedavg_mu"]),
+  "word for a number": (["--rounds=ten"], ["rounds", "ten"]),
+  "fraction for a count": (["--rounds=1.5"], ["rounds", "1.5"]),
+  "word for a rate": (["--learning_rate=fast"], ["learning_rate", "fast"]),
+  "word for a batch size": (["--batch_size=all"], ["batch_size", "all", "inf"]),
+  "no rounds": (["--rounds=0"], ["rounds", "at least 1"]),
+  "negative rounds": (["--rounds=-1"], ["rounds", "-1"]),
+  "no clients": (["--num_clients=0"], ["num_clients"]),
+  "empty cohort": (["--clients_per_round=0"], ["clients_per_round"]),
+  "more clients a round than clients": (
+    ["--num_clients=5", "--clients_per_round=6"],
+    ["clients_per_round is 6", "5 clients"],
+  ),
+  "more clients a round than the task has": (
+    ["--clients_per_round=21"],
+    ["clients_per_round is 21", "20 clients"],
+  ),
+  "no epochs": (["--epochs=0"], ["epochs", ">= 1"]),
+  "empty batch": (["--batch_size=0"], ["batch_size", ">= 1", "or inf"]),
+  "negative batch": (["--batch_size=-3"], ["batch_size", "-3"]),
+  "rate of zero": (["--learning_rate=0"], ["learning_rate", "> 0"]),
+  "negative rate": (["--learning_rate=-0.1"], ["learning_rate", "-0.1"]),
+  "rate that is not a number": (["--learning_rate=nan"], ["learning_rate", "nan"]),
+  "infinite rate": (["--learning_rate=inf"], ["learning_rate", "inf"]),
+  "server's rate of zero": (
+    ["--fedavg_server_learning_rate=0"],
+    ["server_learning_rate", "> 0"],
+  ),
+  "momentum of one": (["--momentum=1"], ["momentum", "0.999"]),
+  "no such option": (
+    ["--algorithm=scaffold", "--scaffold_option=III"],
+    ["option", "I, II", "III"],
+  ),
+  "negative mu": (["--algorithm=fedgg", "--fedgg_mu=-1"], ["mu", ">= 0"]),
+  "batch size beyond int32": (["--batch_size=10000000000"], ["batch_size"]),
+  "epochs beyond int32": (["--epochs=1000000000000"], ["epochs"]),
+  "negative seed": (["--seed=-1"], ["seed"]),
+  "negative seed of the split": (["--partition_seed=-1"], ["partition_seed"]),
+  "no evaluation": (["--eval_every=0"], ["eval_every"]),
+  "negative interval": (["--checkpoint_every=-1"], ["checkpoint_every"]),
+  "no threads": (["--threads=0"], ["threads"]),
+  "no such device": (["--devices=CPU:0,GPU:7"], ["GPU:7", "CPU:0"]),
+  "a device twice": (["--devices=cpu:0,CPU:0"], ["twice", "CPU:0"]),
+  "no device": (["--devices="], ["device"]),
+  "target above one": (["--target_accuracy=97"], ["target_accuracy", "97"]),
+  "unknown runtime": (["--runtime=remote"], ["remote", "in_process, local_worker"]),
+  "remote workers without addresses": (
+    ["--runtime=remote_workers"],
+    ["remote_workers", "host:port"],
+  ),
+  "a worker without a port": (
+    ["--runtime=remote_workers", "--workers=localhost"],
+    ["host:port", "'localhost'"],
+  ),
+  "workers of another runtime": (
+    ["--workers=localhost:8470"],
+    ["workers", "in_process", "remote_workers"],
+  ),
+  "a certificate without its key": (
+    [
+      *("--runtime=remote_workers", "--workers=localhost:8470"),
+      *("--worker_certificate=a.pem", "--worker_authority=ca.pem"),
+    ],
+    ["worker_key is missing"],
+  ),
+  "certificates that are not there": (
+    [
+      *("--runtime=remote_workers", "--workers=localhost:8470"),
+      *("--worker_certificate=a.pem", "--worker_key=a.key", "--worker_authority=c.pem"),
+    ],
+    ["There is no file a.pem"],
+  ),
+  "unknown split": (["--partition=dirichle"], ["dirichle", "dirichlet"]),
+  "split without its parameter": (["--partition=dirichlet"], ["beta"]),
+  "word in a split": (["--partition=dirichlet:beta=x"], ["beta"]),
+  "split out of range": (["--partition=dirichlet:beta=0"], ["beta"]),
+  "unknown parameter of a split": (["--partition=iid:beta=1"], ["beta", "iid"]),
+  "clients that may be empty": (
+    ["--partition=dirichlet:beta=0.5,min_size=0"],
+    ["min_size", "at least 1"],
+  ),
+  "more clients than examples": (
+    ["--partition=iid", "--num_clients=1438", "--clients_per_round=1"],
+    ["1438 clients", "1437"],
+  ),
+  "no such module": (["--task=no_such_module:task"], ["no_such_module"]),
+  "no such attribute": (["--task=own_tasks:nothing"], ["own_tasks:nothing"]),
+  "no task": (["--task=own_tasks:not_a_task"], ["tasks.registry.Task"]),
+  "batch normalization": (["--task=own_tasks:batch_norm"], ["GroupNormalization"]),
+  "nested batch normalization": (
+    ["--task=own_tasks:nested_batch_norm"],
+    ["GroupNormalization"],
+  ),
+  "labels outside the classes": (
+    ["--task=own_tasks:labels_outside"],
+    ["label 2", "2 classes"],
+  ),
+  "negative labels": (["--task=own_tasks:negative_labels"], ["label -1"]),
+  "fewer outputs than classes": (["--task=own_tasks:few_outputs"], ["2 classes"]),
+  "model of other inputs": (["--task=own_tasks:wrong_shape"], ["5"]),
+  "no layer of that name": (
+    ["--algorithm=twafl", "--twafl_deep_from=absent"],
+    ["deep_from is 'absent'", "the names are"],
+  ),
+  "a model without shallow layers": (
+    ["--algorithm=twafl", "--twafl_deep_from=conv2d"],
+    ["shallow and deep"],
+  ),
+  "model without soft targets": (
+    ["--algorithm=fedreg", "--task=own_tasks:own_loss"],
+    ["give the model soft_targets"],
+  ),
+  "predictions of another rank": (["--task=own_tasks:not_flat"], ["shape"]),
+  "model that is not built": (["--task=own_tasks:not_built"], ["not built"]),
+  "task with an impossible default": (["--task=own_tasks:no_hparam"], ["epochs"]),
+  "task without a module": (["--task=:"], ["':'", "cannot be imported"]),
+  "cache that is not local": (["--cache_dir=gs://a/b"], ["gs://a/b", "local folder"]),
+  "missing file of flags": (["--flagfile=no_such_file"], ["no_such_file"]),
+}
+
+
+@pytest.mark.parametrize("kind", _MISTAKES)
+def test_mistake_is_one_sentence_and_nothing_is_written(run_forked, tmp_path, kind):
+  flags, words = _MISTAKES[kind]
+  cwd = tmp_path / "cwd"
+  cwd.mkdir()
+  _, where = place(tmp_path)
+  done = run_forked(*where, *flags, cwd=cwd)
+  assert_refused(done, *words)
+  assert tree(tmp_path) == {"cwd"}
+
+
+@pytest.mark.parametrize("task", ["mnist_2nn", "cifar10_lenet"])
+def test_missing_data_are_named_and_how_to_get_them(run_forked, tmp_path, task):
+  cwd = tmp_path / "cwd"
+  cwd.mkdir()
+  _, where = place(tmp_path)
+  flags = [f"--task={task}", f"--data_dir={tmp_path / 'nothing'}"]
+  done = run_forked(*where, *flags, cwd=cwd)
+  assert_refused(done, "binaries/import_data.py", str(tmp_path / "nothing"))
+  assert tree(tmp_path) == {"cwd"}
+
+
+@pytest.mark.parametrize(
+  "run_dir", ["notes", "notes/file.txt", "notes/file.txt/below", ""]
+)
+def test_folder_that_cannot_be_the_runs_is_refused(run_forked, tmp_path, run_dir):
+  """A folder with other files, a file, below a file, none."""
+  cwd = tmp_path / "cwd"
+  (cwd / "notes").mkdir(parents=True)
+  (cwd / "notes/file.txt").write_text("mine")
+  before = tree(tmp_path)
+  flags = [f"--run_dir={run_dir}", f"--cache_dir={tmp_path / 'cache'}"]
+  assert_refused(run_forked(*SMALL, *flags, cwd=cwd), run_dir, "run_dir")
+  assert tree(tmp_path) == before
+
+
+def test_resuming_needs_the_folder_of_a_run(run_forked, tmp_path):
+  assert_refused(run_forked("--resume", cwd=tmp_path), "--resume needs --run_dir")
+  assert tree(tmp_path) == set()
+
+
+def test_cache_that_is_a_file_is_refused(run_forked, tmp_path):
+  (tmp_path / "file.txt").write_text("mine")
+  flags = [f"--run_dir={tmp_path / 'run'}", f"--cache_dir={tmp_path / 'file.txt'}"]
+  assert_refused(run_forked(*SMALL, *flags, cwd=tmp_path), "file.txt")
+  assert tree(tmp_path) == {"file.txt"}
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "not JSON", '{"flags": 3}'])
+@pytest.mark.parametrize("resume", [[], ["--resume"]])
+def test_config_of_another_program_is_refused(run_forked, tmp_path, content, resume):
+  run_dir, where = place(tmp_path)
+  run_dir.mkdir()
+  (run_dir / "config.json").write_text(content)
+  done = run_forked(*SMALL, *where, *resume, cwd=tmp_path)
+  assert_refused(done, str(run_dir))
+  assert tree(tmp_path) == {"run", "run/config.json"}
+
+
+def test_folder_that_another_process_writes_is_refused(run_forked, tmp_path):
+  run_dir, where = place(tmp_path)
+  run_dir.mkdir()
+  handle = os.open(run_dir, os.O_RDONLY)
+  try:
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    done = run_forked(*SMALL, *where, cwd=tmp_path)
+  finally:
+    os.close(handle)
+  assert_refused(done, "is being written by another process")
+  assert not list(run_dir.iterdir())
+
+
+def test_only_with_verbosity_a_mistake_has_a_traceback(run_forked, tmp_path):
+  _, where = place(tmp_path)
+  done = run_forked(*where, "--rounds=0", "--verbosity=1", cwd=tmp_path)
+  assert done.status == 2
+  assert "Traceback" in done.err
+  assert "rounds must be at least 1" in done.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+  "flags, words",
+  [
+    (["--algorithm=fedavgg"], ["did you mean 'fedavg'"]),
+    (["--task=digit_cnn"], ["did you mean 'digits_cnn'"]),
+    # Found after TFF was imported, which does things, and may print, when Python ends.
+    (["--partition=nonsense", "--devices=CPU:0"], ["nonsense", "iid"]),
+  ],
+)
+def test_mistake_in_a_process_of_its_own(tmp_path, tmp_path_factory, flags, words):
+  """Nothing of TensorFlow's, TFF's or Python's is on standard error either."""
+  home = tmp_path_factory.mktemp("home")  # Keras and Matplotlib keep settings there.
+  _, where = place(tmp_path)
+  done = Process(*where, *flags, cwd=tmp_path, home=home).end()
+  assert_refused(done, *words)
+  assert tree(tmp_path) == set()
+
+
+# --- Not the user's -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  "flags, before, said",
+  [
+    (
+      ["--task=own_tasks:good"],
+      "def build(*_): raise ValueError('inside')\n"
+      "from experiments import preparation; preparation.build = build",
+      "ValueError: inside",
+    ),
+    (["--task=own_tasks:broken_loader"], "", "TypeError: object of type 'NoneType'"),
+  ],
+  ids=["builder", "loader of one's own"],
+)
+def test_defect_has_a_traceback_and_asks_for_a_report(
+  run_forked, tmp_path, flags, before, said
+):
+  run_dir, where = place(tmp_path)
+  done = run_forked(*flags, *where, cwd=tmp_path, before=before)
+  assert done.status == 1
+  first, *_, error, last = done.err.splitlines()
+  assert first == "Traceback (most recent call last):"
+  assert error.startswith(said)
+  assert "please report it" in last
+  assert not run_dir.exists()

@@ -1,0 +1,171 @@
+"""Attacks on pictures: their files, going on with them, and bad input."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments import runner
+from experiments.attacks import inversion
+from experiments.config import make_config
+from experiments.preparation import newest_weights
+from experiments.run_folder.folder import read_manifest
+from tasks import registry as tasks_registry
+from tff_algos.client_data import Examples
+from tff_algos.errors import InputError
+from tff_algos.privacy import gradient_inversion
+
+
+def _request(tmp_path, **changes):
+  request = inversion.Request(
+    task="digits_cnn",
+    algorithms=["fedavg", "fedavg_dpsgd"],
+    num_examples=1,
+    seed=0,
+    run=None,
+    data_dir=None,
+    cache_dir=str(tmp_path / "cache"),
+    out=str(tmp_path / "out"),
+    hparams={"fedavg_dpsgd": {"noise_multiplier": 0.01}},
+    search=gradient_inversion.InversionHparams(iterations=2),
+  )
+  return request._replace(**changes)
+
+
+def _rows(folder):
+  with open(folder / "inversion.csv", newline="") as f:
+    return list(csv.DictReader(f))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+  """A run, then more of it: (folder, rows of the first, rows of both)."""
+  folder = tmp_path_factory.mktemp("inversion")
+  inversion.run(_request(folder, algorithms=["fedavg"], hparams={}))
+  first = _rows(folder / "out")
+  inversion.run(_request(folder, num_examples=2))
+  return folder, first, _rows(folder / "out")
+
+
+def test_run_leaves_its_files_and_goes_on_with_them(finished):
+  folder, first, rows = finished
+  # What was there is not made again: the seconds are the same.
+  assert rows[: len(first)] == first and len(first) == 1
+  examples = list(dict.fromkeys(int(row["example"]) for row in rows))
+  assert {(r["algorithm"], int(r["example"])) for r in rows} == {
+    (name, example) for name in ("fedavg", "fedavg_dpsgd") for example in examples
+  }
+  assert len(rows) == 4
+  pictures = {
+    f"{what}_{example:06d}.npy"
+    for what in ("original", "fedavg", "fedavg_dpsgd")
+    for example in examples
+  }
+  assert {path.name for path in (folder / "out").iterdir()} == {
+    *("config.json", "grid.png", "inversion.csv", "inversion.md"),
+    *pictures,
+  }
+  config = json.loads((folder / "out/config.json").read_text())
+  assert config["settings"]["iterations"] == 2
+  assert config["hparams"]["fedavg"]["batch_size"] == 1
+  assert config["hparams"]["fedavg_dpsgd"]["noise_multiplier"] == 0.01
+
+
+def test_numbers_are_those_of_the_pictures(finished, read_table):
+  folder, _, rows = finished
+  out = str(folder / "out")
+  for row in rows:
+    original, found = (
+      np.load(inversion.picture_path(out, what, int(row["example"])))
+      for what in ("original", row["algorithm"])
+    )
+    assert original.shape == (8, 8, 1) and original.max() == 1
+    assert float(row["psnr"]) == gradient_inversion.psnr(found, original)
+    assert float(row["ssim"]) == gradient_inversion.ssim(found, original)
+  means = [
+    np.mean([float(r["psnr"]) for r in rows if r["algorithm"] == name])
+    for name in ("fedavg", "fedavg_dpsgd")
+  ]
+  text = (folder / "out/inversion.md").read_text()
+  assert [row[:3] for row in read_table(text)] == [
+    [name, "2", f"{mean:.2f}"] for name, mean in zip(("fedavg", "fedavg_dpsgd"), means)
+  ]
+
+
+def test_of_a_run_its_newest_weights_are_attacked(in_process, tmp_path):
+  run_dir, cache_dir = str(tmp_path / "run"), str(tmp_path / "cache")
+  runner.run(
+    make_config(
+      algorithm="fedavg",
+      task="digits_cnn",
+      clients_per_round=2,
+      rounds=2,
+      run_dir=run_dir,
+      cache_dir=cache_dir,
+    )
+  )
+  request = _request(tmp_path, algorithms=["fedavg"], hparams={}, run=run_dir)
+  prepared = inversion.prepare(request)
+  task = tasks_registry.get("digits_cnn")
+  loaded = tasks_registry.load(
+    task,
+    data_dir=None,
+    cache_dir=cache_dir,
+    partition=task.partition,
+    num_clients=task.num_clients,
+    partition_seed=0,
+    model_seed=1,  # The run's weights are to come from its checkpoint.
+  )
+  model, seed = loaded.model, tf.constant([0, 0])
+  weights, rounds = newest_weights(run_dir, read_manifest(run_dir, ""), model)
+  assert rounds == prepared.rounds == 2
+
+  def loss(weights, x, y):
+    return tf.reduce_mean(model.example_losses(y, model.predict(weights, x, False, seed)))
+
+  # They are those whose loss the run's last line gives ...
+  with open(os.path.join(run_dir, "metrics.csv"), newline="") as f:
+    said = float(list(csv.DictReader(f))[-1]["test_loss"])
+  found = loss(weights, model.preprocess(loaded.test_x), loaded.test_y)
+  np.testing.assert_allclose(found, said, rtol=1e-5)
+  # ... and a client's one step starts from them.
+  x, y = tf.constant(prepared.x), tf.constant(prepared.y, tf.int32)
+  with tf.GradientTape() as tape:
+    start = [tf.constant(w) for w in weights]
+    tape.watch(start)
+    value = loss(start, x, y)
+  rate = prepared.victims["fedavg"].hparams.learning_rate
+  sent = prepared.victims["fedavg"].send(Examples(x, y), seed)
+  for part, gradient in zip(sent, tape.gradient(value, start)):
+    np.testing.assert_allclose(part, -rate * gradient, rtol=1e-4, atol=1e-7)
+
+
+def test_other_settings_are_refused_in_the_folder_of_results(finished):
+  folder, _, rows = finished
+  search = gradient_inversion.InversionHparams(iterations=3)
+  with pytest.raises(InputError, match="iterations=2, not 3"):
+    inversion.run(_request(folder, search=search))
+  assert _rows(folder / "out") == rows
+
+
+@pytest.mark.parametrize(
+  "wrong, said",
+  [
+    (dict(algorithms=["fedag"]), "did you mean 'fedavg'"),
+    (dict(algorithms=["twafl"], hparams={}), "the same parts in every round"),
+    (dict(hparams={"fedavg": {"noise_multiplier": 0.01}}), "noise_multiplier"),
+    (dict(hparams={"fedavg": {"epochs": 2}}), "epochs is 1 here"),
+    (dict(num_examples=1000), r"num_examples must be in 1\.\.360"),
+    (dict(run="no/run"), "no/run is no folder of a run: No such file"),
+    (dict(run=""), "The empty name is no folder of a run"),
+  ],
+)
+def test_what_cannot_be_attacked_is_refused_and_nothing_is_written(tmp_path, wrong, said):
+  with pytest.raises(InputError, match=said):
+    inversion.run(_request(tmp_path, **wrong))
+  assert not (tmp_path / "out").exists()

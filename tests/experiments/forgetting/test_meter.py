@@ -1,0 +1,98 @@
+"""What is measured before the rounds of a run, and how a folder is gone on with."""
+
+from __future__ import annotations
+
+import csv
+import os
+import pathlib
+
+import numpy as np
+import pytest
+
+from experiments.forgetting import program
+from experiments.forgetting.asked import Asked
+from tff_algos.errors import InputError
+
+_HPARAMS = {
+  "fedavg": dict(epochs=1),
+  "fedreg": dict(epochs=1, gamma=1.0),
+  "scaffold": {},
+  "fedsgd": {},
+  "twafl": {},
+}
+
+
+def _measure(tmp_path, rounds, algorithms=("fedavg", "fedreg"), resume=False):
+  asked = Asked(
+    driver="fedreg",
+    algorithms=algorithms,
+    hparams=_HPARAMS,
+    fisher=True,
+    settings=dict(
+      task="digits_cnn",
+      num_clients=12,
+      clients_per_round=2,
+      rounds=rounds,
+      eval_every=2,
+      run_dir=str(tmp_path / "run"),
+      cache_dir=str(tmp_path / "cache"),
+    ),
+    held={},
+  )
+  assert program.run(asked, resume=resume) is False
+
+
+def _read(path: pathlib.Path):
+  with open(path, newline="") as f:
+    return list(csv.DictReader(f))
+
+
+def test_measures_goes_on_and_refuses_other_settings(read_table, capsys, tmp_path):
+  _measure(tmp_path, rounds=3)
+  run = tmp_path / "run"
+  before = _read(run / "forgetting.csv")
+  # In rounds 2 and, the last, 3: two algorithms, two clients of the round before.
+  assert [(r["round"], r["algorithm"]) for r in before] == [
+    (t, name) for t in "23" for name in ("fedavg", "fedavg", "fedreg", "fedreg")
+  ]
+  # Both are measured on the same clients and start from the same global model.
+  for column in ("client", "loss_before"):
+    assert [r[column] for r in before[:2]] == [r[column] for r in before[2:4]]
+  found = np.array([float(r["correlation"]) for r in _read(run / "fisher.csv")])
+  assert found.shape == (4,) and (np.abs(found) <= 1).all() and (found > 0).any()
+  assert capsys.readouterr().out.endswith((run / "table.md").read_text())
+  assert [row[0] for row in read_table((run / "table.md").read_text())] == [
+    "fedavg",
+    "fedreg",
+  ]
+
+  # A line of a round that no checkpoint holds is measured anew, not kept.
+  with open(run / "forgetting.csv", "a") as f:
+    f.write("4,fedavg,nobody,0.0,0.0\r\n5,fed")
+  _measure(tmp_path, rounds=4, resume=True)
+  after = _read(run / "forgetting.csv")
+  assert after[:4] == before[:4]
+  # Round 3 was measured as the last one, and is no more.
+  assert [row["round"] for row in after] == ["2"] * 4 + ["4"] * 4
+  assert "nobody" not in {row["client"] for row in after}
+
+  with pytest.raises(InputError, match=r"algorithms\.fedreg={.*}, not None"):
+    _measure(tmp_path, rounds=5, algorithms=["fedavg"], resume=True)
+  assert _read(run / "forgetting.csv") == after
+  (run / "metrics.csv").write_text("round,loss\none,2.5\n")
+  with pytest.raises(InputError, match="no run that can be read"):
+    _measure(tmp_path, rounds=5, resume=True)
+
+
+@pytest.mark.parametrize(
+  "name, said",
+  [
+    ("scaffold", "--driver=scaffold"),
+    ("twafl", "^twafl: .* whole model"),
+    ("fedsgd", "no local models"),
+  ],
+)
+def test_what_cannot_be_measured_is_refused_and_nothing_is_written(tmp_path, name, said):
+  with pytest.raises(InputError, match=said):
+    _measure(tmp_path, rounds=2, algorithms=[name])
+  assert not os.path.exists(tmp_path / "run")

@@ -1,0 +1,142 @@
+"""The papers' tables and figures: their rows, and that every cell is a run."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from experiments.config import Config, make_config, make_hparams
+from experiments.papers import fedagg, fedavg, fedgg, fedreg, twafl
+from experiments.tables.model import Cell, cells_of
+from tasks import registry as tasks_registry
+from tff_algos.algorithms import registry as algorithms_registry
+
+_PAPERS = {
+  "fedavg": fedavg,
+  "fedgg": fedgg,
+  "twafl": twafl,
+  "fedagg": fedagg,
+  "fedreg": fedreg,
+}
+# Rows of the papers' tables in `numbers`, counted in the papers; FedAvg's rows have
+# the two splits side by side, Table 1 two batch sizes as well.
+_ROWS = {
+  ("fedavg", "1_2nn"): 5 * 4,
+  ("fedavg", "1_cnn"): 5 * 4,
+  ("fedavg", "2_cnn"): 9 * 2,
+  ("fedavg", "2_lstm"): 6 * 2,
+  ("fedgg", "1"): 3 * 4,
+  ("fedgg", "2"): 3 * 4,
+  ("fedgg", "3"): 3 * 4,
+  ("fedgg", "4"): 3 * 4,
+  ("twafl", "4"): 3,
+  ("twafl", "5"): 2,
+  ("twafl", "6"): 3 * 3,
+  ("twafl", "7_mnist"): 5 * 5,
+  ("twafl", "7_har"): 5 * 5,
+  ("fedagg", "3"): 13 * 2 * 5,
+  ("fedagg", "5"): 13 * 5,
+  ("fedagg", "6"): 6 * 2,
+  ("fedreg", "1"): 3 * 6,
+  ("fedreg", "2"): 2 * 6,
+  ("fedreg", "3"): 3 * 6,
+  ("fedreg", "4"): 4 * 5,
+  ("fedreg", "C.1"): 4,
+  ("fedreg", "C.2"): 2 * 4,
+}
+
+
+@pytest.fixture(scope="module")
+def items():
+  """Paper to its tables and its figures."""
+  return {paper: module.build() for paper, module in _PAPERS.items()}
+
+
+def _cells(items) -> list[tuple[str, Cell]]:
+  return [
+    (paper, cell)
+    for paper, groups in items.items()
+    for group in groups
+    for item in group.values()
+    for cell in cells_of(item)
+  ]
+
+
+def test_every_table_has_the_papers_rows(items):
+  found = {
+    (paper, name): len(table.rows)
+    for paper, (of_paper, _) in items.items()
+    for name, table in of_paper.items()
+  }
+  assert found == _ROWS
+
+
+@pytest.mark.parametrize("paper", _PAPERS)
+def test_every_cell_is_a_run_that_train_py_takes(items, paper):
+  """Task and algorithm are there, and every flag is a setting or a hyper-parameter."""
+  settings = set(Config.__dataclass_fields__)
+  for owner, cell in _cells(items):
+    if owner != paper:
+      continue
+    task = tasks_registry.get(cell.task)
+    algorithm = algorithms_registry.get(cell.algorithm)
+    given = {}
+    for flag, value in cell.flags.items():
+      if flag not in settings:
+        common = flag in ("epochs", "batch_size", "learning_rate", "momentum")
+        assert common or flag.startswith(f"{cell.algorithm}_"), (cell.name, flag)
+        name = flag if common else flag[len(cell.algorithm) + 1 :]
+        given[name] = None if value == "inf" else value
+    make_hparams(algorithm, task, given)
+    options = {k: v for k, v in cell.flags.items() if k in settings}
+    make_config(cell.algorithm, cell.task, rounds=cell.rounds, **options)
+
+
+def test_a_cells_name_says_all_that_it_is(items):
+  """Two cells of a paper never share a folder, nor does one have two."""
+  known: dict = {}
+  for paper, cell in _cells(items):
+    if paper == "fedavg":  # A table's patience decides the rounds; runs are gone on with.
+      cell = cell._replace(rounds=0)
+    assert known.setdefault((paper, cell.name), cell) == cell
+  settings = [
+    (paper, c.algorithm, c.task, c.rounds, str(sorted(c.flags.items())))
+    for (paper, _), c in known.items()
+  ]
+  assert len(set(settings)) == len(settings)
+
+
+def test_some_settings_of_the_papers(items):
+  """Read off the papers, not off the code."""
+  by_name = {(paper, cell.name): cell for paper, cell in _cells(items)}
+  cell = by_name["fedreg", "cifar10_uniform_resnet9_fedreg"]
+  assert cell.rounds == 240
+  assert cell.flags == {
+    "fedreg_gamma": 0.5,
+    "fedreg_pseudo_step": 0.1,
+    "learning_rate": 0.1,
+  }
+  # The weight 0.001 is of |w - x|^2, our mu of half of it.
+  assert by_name["fedreg", "mnist_two_class_fedprox"].flags == {"fedprox_mu": 0.002}
+  mg = by_name["fedreg", "emnist_digits_one_class_fedreg_mg"].flags
+  assert mg == {"fedreg_mg_gamma": 0.4, "fedreg_mg_pseudo_step": 0.03}
+  dp = by_name["fedreg", "covid_ct_cnn10_fedcurv_dpsgd"].flags
+  assert dp == {
+    "fedcurv_dpsgd_curvature": 0.001,
+    "fedcurv_dpsgd_noise_multiplier": 0.001,
+    "learning_rate": 0.001,
+  }
+  cell = by_name["fedagg", "cifar10_cnn3_dir0.6_100_fedadam"]
+  assert (cell.rounds, cell.flags["learning_rate"]) == (100, 0.1)
+  assert cell.flags["partition"] == "dirichlet_equal:beta=0.6"
+  assert cell.flags["fedadam_server_learning_rate"] == 0.001
+  cell = by_name["twafl", "mnist_1_twafl_base_e"]
+  assert (cell.rounds, cell.flags["twafl_base"]) == (200, math.e)
+  cell = by_name["fedgg", "cifar10_lenet_augmented_beta0.1_fedgg"]
+  assert (cell.rounds, cell.flags["partition"]) == (100, "dirichlet:beta=0.1,min_size=10")
+  of_table = {c.name: c for c in cells_of(items["fedavg"][0]["2_cnn"])}
+  cell = of_table["mnist_cnn_iid_C0.1_E5_Binf_lr0.1"]
+  assert cell.flags["clients_per_round"] == 10
+  assert cell.flags["batch_size"] == "inf"
+  assert cell.rounds == math.ceil(1.5 * 179)

@@ -1,0 +1,63 @@
+"""The folders of results that the project keeps, most of them of older versions."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from experiments.papers import fedagg, fedavg, fedgg, fedreg, twafl
+from experiments.report import comparison, page
+from experiments.run_folder.reading import Run, read_runs
+from experiments.tables.cells import Settings, curves_of, unfinished
+from experiments.tables.model import cells_of
+
+_RESULTS = pathlib.Path(__file__).resolve().parents[3] / "results"
+_PAPERS = {
+  "fedagg": fedagg,
+  "fedavg": fedavg,
+  "fedgg": fedgg,
+  "fedreg": fedreg,
+  "twafl": twafl,
+}
+
+
+@pytest.fixture(scope="module")
+def runs() -> list[Run]:
+  return read_runs([str(_RESULTS)])
+
+
+def test_every_run_is_read(runs):
+  folders = {path.parent for path in _RESULTS.rglob("metrics.csv")}
+  assert {pathlib.Path(run.folder) for run in runs} == folders
+  for run in runs:
+    assert run.session["command"][0] == "binaries/train.py" or "forgetting" in run.name
+    assert run.session["versions"]["numpy"] and run.session["git_commit"]
+    assert run.num_weights > 0 and run.data["examples"] > 0
+    assert run.records and run.hparams
+
+
+def test_every_run_is_shown(runs, read_table):
+  described = page.describe(runs)
+  assert len(described["runs"]) == len(runs)
+  for shown in described["runs"]:
+    headings = dict(shown["details"])
+    assert {"Hyper-parameters", "Settings", "Model and data", "Made by"} <= set(headings)
+    assert {"command", "commit", "numpy"} <= set(dict(headings["Made by"]))
+  measured = [run for run in runs if run.rounds]
+  assert len(read_table(comparison.table(measured, 0.9))) == len(measured)
+
+
+@pytest.mark.parametrize("paper", _PAPERS)
+def test_runs_of_a_paper_are_those_of_its_cells(paper):
+  """A cell's settings are still those that its run was made with."""
+  out = _RESULTS / paper
+  settings = Settings(str(out))
+  groups = _PAPERS[paper].build()
+  cells = {
+    c.name: c for group in groups for item in group.values() for c in cells_of(item)
+  }
+  there = [cell for name, cell in cells.items() if (out / "runs" / name).is_dir()]
+  assert there
+  for cell in there:
+    assert curves_of(cell, settings) or unfinished([cell], settings), cell.name

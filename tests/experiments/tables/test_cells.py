@@ -1,0 +1,208 @@
+"""The runs of cells: started, gone on with, left alone, and refused."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from programs import ROOT
+
+from experiments.tables import cells, measures, program
+from experiments.tables.cells import Settings
+from experiments.tables.model import Cell, Column, Figure, Panel, Program, Row, Table
+from tff_algos.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def run_in_fork(fork_program):
+  """What may stand for `cells.run_program`: a fork."""
+
+  def run(command):
+    done = fork_program(os.path.basename(command[1]), *command[2:], cwd=ROOT)
+    print(done.out, end="")
+    print(done.err, end="", file=sys.stderr)
+    return done.status
+
+  return run
+
+
+@pytest.fixture
+def in_forks(run_in_fork, monkeypatch):
+  """Has programs run in forks."""
+  monkeypatch.setattr(cells, "run_program", run_in_fork)
+
+
+@pytest.fixture(scope="module")
+def trained(run_in_fork, tmp_path_factory):
+  """A cell that was run for a part of its rounds, then for all; and what it printed."""
+  cell = Cell("digits", "fedavg", "digits_cnn", 4, {"epochs": 1, "num_clients": 5})
+  folder = tmp_path_factory.mktemp("paper")
+  settings = Settings(str(folder / "out"), cache_dir=str(folder / "cache"))
+  half = settings._replace(rounds_scale=0.5)
+  with pytest.MonkeyPatch.context() as patched:
+    patched.setattr(cells, "run_program", run_in_fork)
+    assert cells.run_cells([cell], half) == []
+  first = cells.curves_of(cell, half)
+  assert cells.curves_of(cell, settings) == []
+  assert cells.unfinished([cell], settings) == "2 of 4 rounds"
+  assert cells.run_cells([cell], settings) == []
+  return cell, settings, first
+
+
+def test_more_rounds_go_on_with_the_same_run(trained, capfd):
+  cell, settings, (half,) = trained
+  (whole,) = cells.curves_of(cell, settings)
+  assert (half.rounds, whole.rounds) == ([1, 2], [1, 2, 3, 4])
+  assert whole.accuracy[:2] == half.accuracy
+  # A run with more rounds is still the run of the fewer, and neither is run again.
+  assert cells.curves_of(cell, settings._replace(rounds_scale=0.5))[0].rounds == [1, 2]
+  capfd.readouterr()
+  assert cells.run_cells([cell], settings) == []
+  assert cells.run_cells([cell], settings._replace(only=["other"], repeats=2)) == []
+  assert capfd.readouterr().out == ""
+
+
+def test_table_of_a_run_has_its_numbers(trained, read_table):
+  cell, settings, _ = trained
+  (curve,) = cells.curves_of(cell, settings)
+  absent = Cell("absent", "fedgg", "digits_cnn", 4)
+  table = Table(
+    "Digits",
+    ("algorithm",),
+    (Column("best accuracy", measures.best, "%", 2),),
+    (
+      Row(("fedavg",), (cell,), {"best accuracy": 90.0}),
+      Row(("fedgg",), (absent,), {"best accuracy": 80.0}),
+    ),
+  )
+  figure = Figure("Curves", (Panel("p", {"a": cell, "b": absent}),), True)
+  items = {"table1": table, "figure1": figure}
+  assert program.make(items, settings, run=False) == []
+  best = 100 * max(curve.accuracy)
+  with open(os.path.join(settings.out, "table1.csv"), newline="") as f:
+    rows = list(csv.DictReader(f))
+  assert [row["algorithm"] for row in rows] == ["fedavg", "fedgg"]
+  assert math.isclose(float(rows[0]["mean"]), best)
+  assert (rows[0]["paper"], rows[1]["mean"], rows[1]["runs"]) == ("90.0", "", "0")
+  with open(os.path.join(settings.out, "table1.md")) as f:
+    text = f.read()
+  assert read_table(text) == [["fedavg", f"{best:.2f}", "90.00", f"{best - 90:+.2f}"]]
+  assert "1 of 2 rows were not run" in text
+  with open(os.path.join(settings.out, "figure1.csv"), newline="") as f:
+    rows = list(csv.DictReader(f))
+  assert [float(row["accuracy"]) for row in rows] == curve.accuracy
+  assert [float(row["loss"]) for row in rows] == curve.loss
+  for picture in ("table1.png", "figure1.png"):
+    with open(os.path.join(settings.out, picture), "rb") as png:
+      assert png.read(8) == b"\x89PNG\r\n\x1a\n"
+  assert program.write_report("digits", settings).endswith("report.html")
+
+
+@pytest.mark.usefixtures("in_forks")
+def test_failed_cell_is_told_and_the_others_run(tmp_path, capfd):
+  bad = Cell("bad", "fedavg", "digits_cnn", 1, {"num_clients": 0})
+  assert cells.run_cells([bad], Settings(str(tmp_path))) == ["bad, seed 0"]
+  assert "num_clients must be at least 1" in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("in_forks")
+def test_program_of_a_figure_is_called_once_and_for_what_is_wanted(tmp_path, capfd):
+  settings = Settings(str(tmp_path), cache_dir=str(tmp_path / "cache"), only=["dig"])
+  one = {"task": "digits_cnn", "num_clients": 4, "partitions": "iid"}
+  bad = {"task": "absent", "partitions": "iid"}
+  item = Program("Splits", "heterogeneity.py", {"digits": one, "bad": bad})
+  assert cells.run_calls(item, "figure1", settings) == []
+  with open(tmp_path / "figure1" / "digits" / "table.csv", newline="") as f:
+    (row,) = csv.DictReader(f)
+  assert row["clients"] == "4"
+  capfd.readouterr()
+  assert cells.run_calls(item, "figure1", settings) == []
+  assert capfd.readouterr().out == ""
+  every = settings._replace(only=())
+  assert cells.run_calls(item, "figure1", every) == ["figure1, bad"]
+  assert "There is no task 'absent'" in capfd.readouterr().err
+
+
+def test_folder_of_another_run_is_refused(write_run, tmp_path):
+  cell = Cell("a", "fedgg", "digits_cnn", 4, {"fedgg_mu": 0.1, "batch_size": "inf"})
+  settings = Settings(str(tmp_path))
+  folder = tmp_path / "runs" / "a" / "seed0"
+  hparams = {"mu": 0.1, "batch_size": None}
+  write_run(folder, "fedgg", hparams=hparams)
+  assert len(cells.curves_of(cell, settings)) == 1
+  other = cell._replace(flags={"fedgg_mu": 0.2, "batch_size": "inf"})
+  with pytest.raises(InputError, match=r"run with mu=0.1, not 0.2"):
+    cells.curves_of(other, settings)
+  with pytest.raises(InputError, match=r"algorithm='fedgg', not 'fedavg'"):
+    cells.curves_of(cell._replace(algorithm="fedavg", flags={}), settings)
+
+
+@pytest.mark.parametrize(
+  "flags, hparams, said",
+  [
+    ({"seed": 7}, {}, "seed=7, not 0"),
+    ({"partition": "iid"}, {}, "partition='iid', not 'dirichlet"),
+    ({"clients_per_round": 3}, {}, "clients_per_round=3, not"),
+    ({"eval_every": 5}, {}, "eval_every=5, not 1"),
+    ({}, {"learning_rate": 9.0}, "learning_rate=9.0, not"),
+  ],
+)
+def test_run_with_other_than_the_tasks_defaults_is_refused(
+  write_run, tmp_path, flags, hparams, said
+):
+  cell, settings = Cell("a", "fedavg", "digits_cnn", 4), Settings(str(tmp_path))
+  write_run(tmp_path / "runs/a/seed0", flags=flags, hparams=hparams)
+  with pytest.raises(InputError, match=re.escape(said)):
+    cells.curves_of(cell, settings)
+
+
+@pytest.mark.usefixtures("in_forks")
+def test_run_that_was_killed_before_its_end_is_run_again(write_run, tmp_path, capfd):
+  """It has all its rounds, but no summary; and one that has only begun has none."""
+  settings = Settings(str(tmp_path), cache_dir=str(tmp_path / "cache"))
+  cell = Cell("a", "fedavg", "digits_cnn", 4, {"num_clients": 0})  # Refused at once.
+  folder = tmp_path / "runs/a/seed0"
+  write_run(folder, flags={"num_clients": 0})
+  assert cells.run_cells([cell], settings) == ["a, seed 0"]
+  (folder / "metrics.csv").unlink()
+  assert cells.unfinished([cell], settings) == "0 of 4 rounds"
+  write_run(tmp_path / "runs/b/seed0", flags={"num_clients": 0})
+  (tmp_path / "runs/b/seed0/summary.json").write_text('{"rounds": 4}')
+  capfd.readouterr()
+  assert cells.run_cells([cell._replace(name="b")], settings) == []
+
+
+@pytest.mark.usefixtures("in_forks")
+def test_run_of_a_figures_program_with_fewer_rounds_is_not_done(write_run, tmp_path):
+  call = {"task": "absent", "rounds": 8}
+  item = Program("F", "forgetting.py", {"a": call}, "table.md", "run_dir", "rounds")
+  write_run(tmp_path / "figure1/a")
+  (tmp_path / "figure1/a/table.md").write_text("")
+  settings = Settings(str(tmp_path))
+  assert cells.run_calls(item, "figure1", settings) == ["figure1, a"]
+  half = settings._replace(rounds_scale=0.5)  # Four rounds, which are there.
+  assert cells.run_calls(item, "figure1", half) == []
+
+
+def test_sigterm_ends_the_run_too(tmp_path):
+  """Else it goes on alone, and a second start trains in its folder."""
+  said = tmp_path / "said"
+  child = (
+    "import signal, sys, time\n"
+    f"def end(*_): open({str(said)!r}, 'w').write('ended'); sys.exit(0)\n"
+    "signal.signal(signal.SIGTERM, end); print('ready', flush=True); time.sleep(60)"
+  )
+  words = [sys.executable, "-c", child]
+  code = f"from experiments.tables import cells; cells.run_program({words!r})"
+  command = [sys.executable, "-c", code]
+  with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+    assert program.stdout is not None and program.stdout.readline() == "ready\n"
+    program.terminate()
+    assert program.wait(timeout=60) == 128 + signal.SIGTERM
+  assert said.read_text() == "ended"

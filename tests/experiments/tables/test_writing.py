@@ -1,0 +1,152 @@
+"""The numbers of several runs in tables and figures."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import pytest
+
+from experiments.tables import measures, program, writing
+from experiments.tables.cells import Settings
+from experiments.tables.model import Cell, Column, Figure, Panel, Row, Table
+from tff_algos.errors import InputError
+
+
+def _settings_with(write_run, tmp_path, accuracies: dict) -> Settings:
+  """Runs of one round: `{(cell, seed): accuracy}`."""
+  for (cell, seed), accuracy in accuracies.items():
+    folder = tmp_path / "runs" / cell / f"seed{seed}"
+    write_run(folder, rounds=[f"1,1.0,{accuracy},1.0,0,10,10"])
+  return Settings(str(tmp_path), repeats=1 + max(seed for _, seed in accuracies))
+
+
+def _row(*names: str) -> Row:
+  made = tuple(Cell(name, "fedavg", "digits_cnn", 1) for name in names)
+  return Row(("row",), made, {"best accuracy": 50.0, "rounds": "-"})
+
+
+_COLUMNS = (
+  Column("best accuracy", measures.best, "%", 1),
+  Column("rounds", measures.rounds_to(0.5)),
+)
+
+
+@pytest.fixture
+def write_table(read_table):
+  """`(table, settings) -> rows`: writes it, and gives the rows of the Markdown."""
+
+  def write(table: Table, settings: Settings) -> list[list[str]]:
+    path, _ = writing.write_table(table, "table1", settings)
+    return read_table(pathlib.Path(path).read_text())
+
+  return write
+
+
+@pytest.fixture
+def cells_of_row(write_run, write_table):
+  """`(folder, row, accuracies, **options of Table) -> cells` of a table of one row."""
+
+  def cells(folder, row: Row, accuracies, **options) -> list[str]:
+    settings = _settings_with(write_run, folder, accuracies)
+    [found] = write_table(Table("T", ("label",), _COLUMNS, (row,), **options), settings)
+    return found
+
+  return cells
+
+
+def test_repeats_give_mean_and_sample_standard_deviation(cells_of_row, tmp_path):
+  # Of 40, 50 and 60: 50 and sqrt((100 + 0 + 100) / 2); two of three reach one half.
+  accuracies = {("a", 0): 0.4, ("a", 1): 0.5, ("a", 2): 0.6}
+  found = cells_of_row(tmp_path, _row("a"), accuracies)
+  assert found == ["row", "50.0 ± 10.0", "50.0", "+0.0", "1 ± 0.0 (2 of 3)", "-", ""]
+
+
+def test_row_of_several_cells_takes_their_mean_or_the_best(cells_of_row, tmp_path):
+  accuracies = {("a", 0): 0.4, ("b", 0): 0.8}
+  row = _row("a", "b")
+  mean = cells_of_row(tmp_path / "mean", row, accuracies)
+  assert mean[:4] == ["row", "60.0 ± 28.3", "50.0", "+10.0"]
+  most = cells_of_row(tmp_path / "most", row, accuracies, of_several="most")
+  assert most[:4] == ["row", "80.0", "50.0", "+30.0"]
+  assert most[-1] == "b"
+  least = cells_of_row(tmp_path / "least", row, accuracies, of_several="least")
+  assert least[:5] == ["row", "40.0", "50.0", "-10.0", "not reached"]
+  assert least[-1] == "a"
+
+
+def test_value_that_lacks_its_reference_is_not_called_not_reached(
+  write_run, write_table, tmp_path
+):
+  """Of two seeds whose reference was run for one, one counts."""
+  accuracies = {("a", 0): 0.4, ("a", 1): 0.4, ("b", 1): 0.8}
+  settings = _settings_with(write_run, tmp_path, accuracies)
+  column = Column("R", measures.rounds_to_share_of_best(0.5), compares=True)
+
+  def with_reference(reference: str) -> list[list[str]]:
+    row = _row("a")._replace(reference=_row(reference).cells[0])
+    return write_table(Table("T", ("l",), (column,), (row,)), settings)
+
+  assert with_reference("absent") == [["row", "no reference"]]
+  assert with_reference("b") == [["row", "1"]]
+
+
+def test_reference_is_known_as_itself_though_its_loss_is_not_a_number(
+  write_run, write_table, tmp_path
+):
+  rounds = [f"{t},nan,{a},1.0,0,10,10" for t, a in enumerate((0.5, 0.6, 0.4, 0.5), 1)]
+  write_run(tmp_path / "runs/a/seed0", rounds=rounds)
+  cell = Cell("a", "fedavg", "digits_cnn", 4)
+  row = Row(("row",), (cell,), reference=cell)
+  column = Column("rounds", measures.rounds_to_final_of_reference, compares=True)
+  table = Table("T", ("l",), (column,), (row,))
+  assert write_table(table, Settings(str(tmp_path))) == [["row", "4"]]
+
+
+@pytest.mark.parametrize("loss", ["inf", "nan"])
+def test_diverged_run_among_repeats_is_drawn_and_written(write_run, tmp_path, loss):
+  head = "round,test_loss,test_accuracy,seconds,num_dropped,bytes_down,bytes_up"
+  for seed, value in enumerate(("1.0", loss)):
+    folder = tmp_path / f"runs/a/seed{seed}"
+    write_run(folder, rounds=[f"1,{value},0.5,1.0,0,10,10"], head=head)
+  panel = Panel("p", {"a": Cell("a", "fedavg", "digits_cnn", 1)})
+  settings = Settings(str(tmp_path), repeats=2)
+  paths = writing.write_figure(Figure("F", (panel,), True), "figure1", settings)
+  assert all(map(os.path.exists, paths))
+
+
+def test_all_runs_count_and_any_may_be_under_way(write_run, write_table, tmp_path):
+  """A row's second learning rate has begun: the row is shown, the runs are both its."""
+  write_run(tmp_path / "runs/b/seed0", rounds=["1,1.0,0.1,1.0,0,10,10"])
+  made = tuple(Cell(name, "fedavg", "digits_cnn", 2) for name in "ab")
+  table = Table("T", ("label",), _COLUMNS, (Row(("row",), made),), of_several="least")
+  [row] = write_table(table, Settings(str(tmp_path)))
+  assert row[:2] == ["row", "1 of 2 rounds"] and row[-1] == "b"
+  done = "1,1.0,0.1,1.0,0,10,10", "2,1.0,0.2,1.0,0,10,10"
+  write_run(tmp_path / "runs/a/seed0", rounds=done)
+  writing.write_table(table, "table1", Settings(str(tmp_path)))
+  assert "1 of 2 runs are done" in (tmp_path / "table1.md").read_text()
+
+
+def test_table_is_not_written_anew_with_fewer_numbers(write_run, tmp_path):
+  cell = Cell("a", "fedavg", "digits_cnn", 8)
+  write_run(tmp_path / "runs/a/seed0")
+  column = Column("best accuracy", measures.best, "%", 2)
+  row = Row(("a",), (cell,))
+  items = {"table1": Table("Digits", ("algorithm",), (column,), (row,))}
+  half = Settings(str(tmp_path), rounds_scale=0.5)  # The four rounds that are there.
+  program.make(items, half, run=False)
+  before = (tmp_path / "table1.md").read_text()
+  assert "Every cell ran 0.5 of the paper's rounds." in before
+  for scale in (0.25, 1.0):
+    with pytest.raises(InputError, match=r"written with --rounds_scale=0\.5"):
+      program.make(items, half._replace(rounds_scale=scale), run=False)
+  with pytest.raises(InputError, match=r"written with --rounds_scale=0\.5"):
+    program.make(items, half._replace(rounds_scale=0.25), run=True)
+  assert (tmp_path / "table1.md").read_text() == before
+  program.make(items, half, run=False)
+  # More rounds are run, and the table is then of all of them.
+  program.make(items, half._replace(rounds_scale=1.0, only=["other"]), run=True)
+  assert "4 of 8 rounds" in (tmp_path / "table1.md").read_text()
+  with pytest.raises(InputError, match=r"written with --rounds_scale=1,"):
+    program.make(items, half, run=True)

@@ -1,0 +1,184 @@
+"""How programs end: their exit statuses, and what they say of what."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from experiments import command_line
+from tff_algos.errors import InputError
+
+_REPORT_IT = command_line._REPORT_IT
+
+_PROGRAM = """
+  import errno, os, signal, sys, time
+  from absl import flags
+  from experiments import command_line
+  from tff_algos.errors import *
+  from tff_algos.runtimes.worker_host import CannotStartError
+
+  flags.DEFINE_integer("number", 0, "A number.", 0)
+
+  def parse(argv):
+    rest = command_line.parse_flags(argv)
+    if flags.FLAGS.number == 7:
+      raise InputError("number must not be 7.")
+    if flags.FLAGS.number == 8:
+      raise TypeError("in the parser")
+    return rest
+
+  def main():
+    print("started", flush=True)
+    {code}
+
+  command_line.start(main, parse)
+"""
+
+
+def _run(code: str, *flags: str, **options) -> subprocess.CompletedProcess:
+  program = textwrap.dedent(_PROGRAM).format(code=code)
+  return subprocess.run(
+    [sys.executable, "-c", program, *flags],
+    stdin=subprocess.DEVNULL,
+    **{"capture_output": True, **options},
+    text=True,
+    timeout=300,
+  )
+
+
+def _status_and_sentence(code: str, *flags: str) -> tuple[int, str]:
+  done = _run(code, *flags)
+  assert done.stdout == "started\n"
+  return done.returncode, done.stderr
+
+
+# --- Statuses -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  "code, status", [("pass", 0), ("return 0", 0), ("return 1", 1), ("return 75", 75)]
+)
+def test_what_main_returns_is_the_status(code, status):
+  assert _status_and_sentence(code) == (status, "")
+
+
+def test_status_of_a_run_that_was_stopped_is_that_of_sysexits():
+  assert command_line.STOPPED_EARLY == os.EX_TEMPFAIL == 75
+
+
+@pytest.mark.parametrize("kind", ["InputError", "CannotStartError"])
+def test_mistake_is_its_sentence_and_status_2(kind):
+  assert _status_and_sentence(f'raise {kind}("Do that.")') == (2, "Do that.\n")
+
+
+@pytest.mark.parametrize("kind", ["UnsupportedComputationError", "WorkerLostError"])
+def test_failed_run_is_its_sentence_and_status_1(kind):
+  assert _status_and_sentence(f'raise {kind}("It is lost.")') == (1, "It is lost.\n")
+
+
+@pytest.mark.parametrize("kind", ["ValueError", "TypeError", "KeyError", "OSError"])
+def test_defect_has_a_traceback_and_asks_for_a_report(kind):
+  status, said = _status_and_sentence(f'raise {kind}("inside")')
+  assert status == 1
+  assert said.startswith("Traceback (most recent call last):")
+  *_, error, last = said.splitlines()
+  assert error.startswith(kind) and "inside" in error
+  assert last == _REPORT_IT
+
+
+@pytest.mark.parametrize("name", ["ENOSPC", "EDQUOT", "EROFS", "EIO"])
+def test_trouble_of_the_disk_is_nobodys_mistake_and_no_defect(name):
+  code = f'raise OSError(errno.{name}, os.strerror(errno.{name}), "/results/a.csv")'
+  status, said = _status_and_sentence(code)
+  assert status == 1
+  assert said.count("\n") == 1 and said.startswith("/results/a.csv: ")
+  assert said.endswith("; what was written before stays.\n")
+
+
+def test_file_that_is_missing_inside_is_a_defect():
+  status, said = _status_and_sentence('open("/absent/file")')
+  assert status == 1 and said.endswith(f"{_REPORT_IT}\n")
+
+
+@pytest.mark.parametrize(
+  "code",
+  ["raise KeyboardInterrupt", "os.kill(os.getpid(), signal.SIGINT); time.sleep(9)"],
+)
+def test_ctrl_c_has_no_traceback(code):
+  assert _status_and_sentence(code) == (130, "")
+
+
+def test_reader_that_has_seen_enough_is_no_failure():
+  read, write = os.pipe()
+  os.close(read)
+  try:
+    done = _run("pass", capture_output=False, stdout=write, stderr=subprocess.PIPE)
+  finally:
+    os.close(write)
+  assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_traceback_of_a_mistake_is_shown_when_asked_for():
+  status, said = _status_and_sentence('raise InputError("Do that.")', "--verbosity=1")
+  assert status == 2
+  assert "Traceback" in said and said.endswith("\nDo that.\n")
+
+
+# --- Flags --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  "flag, said",
+  [
+    ("--nmber=1", "Unknown command line flag 'nmber'"),
+    ("--number=x", "number"),
+    ("--number=-1", "number"),
+    ("--number=7", "number must not be 7."),
+    ("word", "found 'word': write --flag=value."),
+  ],
+)
+def test_wrong_flag_is_one_sentence_and_nothing_is_started(flag, said):
+  done = _run("pass", flag)
+  assert (done.returncode, done.stdout) == (2, "")
+  assert said in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_defect_before_main_is_one_too():
+  done = _run("pass", "--number=8")
+  assert (done.returncode, done.stdout) == (1, "")
+  assert "Traceback" in done.stderr
+  assert done.stderr.splitlines()[-1] == _REPORT_IT
+
+
+def test_help_is_no_failure():
+  done = _run("pass", "--help")
+  assert (done.returncode, done.stderr) == (0, "")
+
+
+# --- Folders ------------------------------------------------------------------------
+
+
+def test_folder_that_is_there_or_can_be_made_is_taken(tmp_path):
+  for name in (".", "a", "a/b/c"):
+    command_line.check_folder("out", str(tmp_path / name))
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+  "folder, said",
+  [
+    ("", "out is empty: name a folder."),
+    ("gs://bucket/a", "gs://bucket/a cannot be the out: it must be a local folder."),
+    ("{tmp}/file", "{tmp}/file is not a folder that can be written to."),
+    ("{tmp}/file/a/b", "{tmp}/file is not a folder that can be written to."),
+  ],
+)
+def test_folder_that_cannot_be_one_is_refused(tmp_path, folder, said):
+  (tmp_path / "file").write_text("")
+  with pytest.raises(InputError) as caught:
+    command_line.check_folder("out", folder.format(tmp=tmp_path))
+  assert said.format(tmp=tmp_path) in str(caught.value)

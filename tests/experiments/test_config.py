@@ -1,0 +1,87 @@
+"""The settings of a run: what is given, over a run's own, over the task's."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from experiments import config
+from tasks import registry as tasks_registry
+from tff_algos.algorithms import registry as algorithms_registry
+from tff_algos.errors import InputError
+
+
+def test_hparams_go_to_all_that_have_them_or_to_the_one_that_is_named():
+  words = ["epochs=3", "fedreg:gamma=0.5", "batch_size=inf", "momentum=0.9"]
+  assert config.parse_hparams(words, ["fedavg", "fedreg"]) == {
+    "fedavg": dict(epochs=3, batch_size=None, momentum=0.9),
+    "fedreg": dict(gamma=0.5, epochs=3, batch_size=None),
+  }
+  assert config.parse_hparams([], ["fedreg"]) == {"fedreg": {}}
+
+
+@pytest.mark.parametrize(
+  "word", ["epochs", "epochs=x", "gama=1", "fedprox:epochs=2", "fedavg:gamma=1"]
+)
+def test_hparams_that_nobody_has_are_named(word):
+  with pytest.raises(InputError, match=word):
+    config.parse_hparams([word], ["fedavg", "fedreg"])
+
+
+# --- A run's settings ---------------------------------------------------------------
+
+
+def _make(**given) -> config.Config:
+  return config.make_config("fedavg", "digits_cnn", **given)
+
+
+def test_settings_that_are_not_given_are_the_tasks():
+  row = tasks_registry.get("digits_cnn")
+  made = _make(rounds=None, seed=5)
+  for name in ("rounds", "partition", "num_clients", "clients_per_round"):
+    assert getattr(made, name) == getattr(row, name)
+  assert (made.seed, made.hparams) == (5, {})
+
+
+def test_cohort_of_the_task_is_at_most_all_clients():
+  row = tasks_registry.get("digits_cnn")
+  assert _make(num_clients=row.clients_per_round - 1).clients_per_round == (
+    row.clients_per_round - 1
+  )
+
+
+def test_settings_that_are_given_are_over_those_that_are_held():
+  held = _make(rounds=7, seed=3, run_dir="a", hparams={"epochs": 2, "learning_rate": 0.5})
+  again = _make(held=dataclasses.asdict(held), seed=4, hparams={"epochs": 1})
+  assert again == dataclasses.replace(
+    held, seed=4, hparams={"epochs": 1, "learning_rate": 0.5}
+  )
+
+
+def test_settings_of_another_version_are_left_out():
+  assert _make(held={"rounds": 7, "a_flag_of_old": 3}).rounds == 7
+
+
+@pytest.mark.parametrize(
+  "given, said",
+  [
+    ({"learnin_rate": 0.1}, "fedavg has no hyper-parameter learnin_rate: it has "),
+    ({"learning_rate": -1.0}, "learning_rate"),
+    ({"epochs": "two"}, "epochs"),
+    ({"batch_size": 2.5}, "batch_size"),
+  ],
+)
+def test_hparam_that_cannot_be_one_is_named(given, said):
+  algorithm, task = algorithms_registry.get("fedavg"), tasks_registry.get("digits_cnn")
+  with pytest.raises(InputError, match=said):
+    config.make_hparams(algorithm, task, given)
+
+
+def test_hparams_are_given_over_the_tasks_over_the_algorithms():
+  algorithm = algorithms_registry.get("fedavg")
+  task = tasks_registry.get("digits_cnn")._replace(
+    hparams={"epochs": 3, "batch_size": 7, "not_of_fedavg": 1}
+  )
+  made = config.make_hparams(algorithm, task, {"epochs": 2})
+  assert (made.epochs, made.batch_size, made.server_learning_rate) == (2, 7, 1.0)

@@ -1,0 +1,24 @@
+"""Tables in Markdown."""
+
+from __future__ import annotations
+
+from experiments import markdown
+
+
+def test_columns_are_under_one_another():
+  assert markdown.table(["a", "number"], [["x", "1"], ["long name", "12"]]) == (
+    "| a         | number |\n"
+    "| --------- | ------ |\n"
+    "| x         | 1      |\n"
+    "| long name | 12     |"
+  )
+
+
+def test_numbers_are_set_to_the_right():
+  assert markdown.table(["a", "n"], [["x", "1"], ["y", "1,234"]], right=[1]) == (
+    "| a   |     n |\n| --- | ----: |\n| x   |     1 |\n| y   | 1,234 |"
+  )
+
+
+def test_table_without_rows_is_its_head():
+  assert markdown.table(["a", "b"], []) == "| a   | b   |\n| --- | --- |"

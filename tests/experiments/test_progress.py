@@ -1,0 +1,63 @@
+"""Signals to a run: the first lets it end its round, one that comes later ends it."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from experiments import progress
+
+_SAID = "\nstopping after this round; once more to stop now and lose it\n"
+
+
+@pytest.fixture
+def clock(monkeypatch):
+  """A list whose last entry is the time, in seconds."""
+  times = [100.0]
+  monkeypatch.setattr(progress.time, "monotonic", lambda: times[-1])
+  return times
+
+
+def _send(number: signal.Signals) -> None:
+  os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_first_signal_asks_to_stop(clock, capsys, number):
+  with progress.stopping_on_signal() as should_stop:
+    assert not should_stop()
+    _send(number)
+    assert should_stop()
+  assert capsys.readouterr().err == _SAID
+
+
+@pytest.mark.parametrize("again", [signal.SIGINT, signal.SIGTERM])
+def test_signal_that_comes_twice_at_once_is_one(clock, capsys, again):
+  with progress.stopping_on_signal() as should_stop:
+    _send(signal.SIGTERM)
+    clock.append(100.9)
+    _send(again)
+    _send(again)
+    assert should_stop()
+  assert capsys.readouterr().err == _SAID
+
+
+def test_second_signal_after_more_than_a_second_ends_it(clock):
+  with progress.stopping_on_signal():
+    _send(signal.SIGINT)
+    clock.append(100.9)
+    _send(signal.SIGINT)
+    # It is the first that counts, whatever came in between.
+    clock.append(101.1)
+    with pytest.raises(KeyboardInterrupt):
+      _send(signal.SIGINT)
+
+
+def test_handlers_are_as_before():
+  before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+  with pytest.raises(RuntimeError), progress.stopping_on_signal():
+    assert signal.getsignal(signal.SIGTERM) not in before
+    raise RuntimeError
+  assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
