@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -22,11 +23,18 @@ if TYPE_CHECKING:
 
 
 class _Scheduling(LoadFileScheduling):
-  """A file's tests go to one process, and so do all that share `federate`'s processes."""
+  """A file's tests go to one process; those of conformance by algorithm.
+
+  An algorithm's name is the first of a test's parameters there; its tests, in whichever
+  files, share the processes that `federate` has built.
+  """
 
   def _split_scope(self, nodeid: str) -> str:
     shared = "tests/conformance/"
-    return shared if nodeid.startswith(shared) else super()._split_scope(nodeid)
+    _, bracket, parameters = nodeid.partition("[")
+    if bracket and nodeid.startswith(shared):
+      return shared + re.split(r"[-\]]", parameters)[0]
+    return super()._split_scope(nodeid)
 
 
 def pytest_xdist_make_scheduler(config, log) -> _Scheduling:
