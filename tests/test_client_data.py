@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
 from tff_algos import client_data
+from tff_algos.errors import InputError
 from tff_algos.models.functional import ExampleSpec
 
 _DTYPES = (np.uint8, np.float32, np.int32)
@@ -147,6 +148,132 @@ def test_unknown_client_is_a_key_error(tmp_path):
       look_up("b")
 
 
+# --- Arrays of other number types ---------------------------------------------------
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+def _write_and_read(folder, x, y, x_dtype, y_dtype=tf.int32):
+  spec = ExampleSpec(tf.TensorSpec([], x_dtype), tf.TensorSpec([], y_dtype))
+  clients = client_data.write_clients(str(folder), {"c": (x, y)}, spec)
+  return clients.examples("c", spec)
+
+
+@pytest.mark.parametrize(
+  "given, dtype, stored",
+  [
+    (np.array([0.1, -2.5, 1e-60]), np.float32, np.float32([0.1, -2.5, 0])),
+    (np.array([np.nan, np.inf, 1]), np.float32, np.float32([np.nan, np.inf, 1])),
+    (np.array([2**24 + 1, 3]), np.float32, np.float32([2**24, 3])),
+    (np.array([-(2**31), 2**31 - 1]), np.int32, np.int32([-(2**31), 2**31 - 1])),
+    (np.array([0, 255]), np.uint8, np.uint8([0, 255])),
+    (np.array([3.0, -0.0]), np.uint8, np.uint8([3, 0])),
+    (np.array([1, 7], ">i4"), np.int32, np.int32([1, 7])),
+    (np.array([True, False]), np.int32, np.int32([1, 0])),
+    (np.array([1, 0]), np.bool_, np.array([True, False])),
+    ([0.5, 2], np.float32, np.float32([0.5, 2])),
+    ([4, 5], np.int64, np.int64([4, 5])),
+  ],
+)
+def test_numbers_are_cast_where_only_rounding_is_lost(tmp_path, given, dtype, stored):
+  labels = list(range(len(stored)))
+  x, y = _write_and_read(tmp_path / "inputs", given, labels, dtype)
+  _assert_same((x, y), (stored, np.int32(labels)))
+  x, y = _write_and_read(tmp_path / "labels", labels, given, tf.int32, dtype)
+  _assert_same((x, y), (np.int32(labels), stored))
+
+
+def test_files_of_cast_arrays_are_those_of_arrays_that_fit(tmp_path):
+  x, y = _examples(6)
+  for name, examples in (
+    ("fits", (x, y)),
+    ("numpy", (x.astype(np.float64), y.astype(np.int64))),
+    ("lists", (x.tolist(), y.tolist())),
+  ):
+    client_data.write_clients(str(tmp_path / name), {"a": examples}, _SPEC)
+  fits, *others = (
+    {p.relative_to(tmp_path / name): p.read_bytes() for p in path.rglob("*.*")}
+    for name, path in ((n, tmp_path / n) for n in ("fits", "numpy", "lists"))
+  )
+  assert len(fits) == 2
+  assert others == [fits, fits]
+
+
+@pytest.mark.parametrize(
+  "given, dtype, value",
+  [
+    ([0, 256], tf.uint8, "256"),
+    ([-1, 0], tf.uint8, "-1"),
+    ([0, 2**31], tf.int32, "2147483648"),
+    (np.array([0, 2**63], np.uint64), tf.int64, "9223372036854775808"),
+    ([0.0, 1.5], tf.int32, "1.5"),
+    ([0.25, 1.0], tf.uint8, "0.25"),
+    ([np.nan, 1.0], tf.int32, "nan"),
+    ([np.inf, 1.0], tf.int32, "inf"),
+    ([2 * _LARGEST, 1.0], tf.float32, "6.8"),
+    ([70000, 1], tf.float16, "70000"),
+    ([2, 1], tf.bool, "2"),
+  ],
+)
+def test_value_that_the_type_cannot_hold_is_refused(tmp_path, given, dtype, value):
+  for what in ("inputs", "labels"):
+    folder, both = tmp_path / what, [([0, 1], tf.int32), (given, dtype)]
+    (y, y_dtype), (x, x_dtype) = both if what == "inputs" else both[::-1]
+    with pytest.raises(InputError) as caught:
+      _write_and_read(folder, x, y, x_dtype, y_dtype)
+    text = str(caught.value)
+    assert f"The {what} of client 'c' hold {value}" in text
+    assert f"no {dtype.name}: change" in text
+    assert not folder.exists()
+
+
+# --- Labels that a model does not take ------------------------------------------------
+
+
+def _with_labels(folder, **labels) -> client_data.ClientDirectory:
+  spec = ExampleSpec(tf.TensorSpec([], tf.float32), tf.TensorSpec([], tf.int32))
+  data = {client: (np.zeros(len(y)), y) for client, y in labels.items()}
+  return client_data.write_clients(str(folder), data, spec)
+
+
+@pytest.mark.parametrize(
+  "taken, client, label",
+  [
+    (range(9), "c", 9),
+    (range(2), "c", 9),
+    (range(1, 10), "b", 0),
+    (range(1), "c", 9),
+    (range(10), None, None),
+    (range(-1, 12), None, None),
+  ],
+)
+def test_label_that_a_model_does_not_take_is_refused_with_its_client(
+  tmp_path, taken, client, label
+):
+  written = _with_labels(tmp_path, a=[1, 3], b=[4, 0, 0], c=[9, 2], d=[9, 0])
+  opened = client_data.ClientDirectory(str(tmp_path))
+  for clients in (written, opened, opened.in_memory()):
+    if client is None:
+      clients.check_labels(taken)
+      continue
+    with pytest.raises(InputError) as caught:
+      clients.check_labels(taken)
+    text = str(caught.value)
+    assert f"Client {client!r} in {clients.folder} has the label {label}," in text
+    assert f"takes {taken[0]}..{taken[-1]}:" in text
+    assert "\n" not in text
+
+
+def test_labels_that_are_no_integers_or_not_noted_are_taken(tmp_path):
+  spec = ExampleSpec(tf.TensorSpec([], tf.float32), tf.TensorSpec([], tf.float32))
+  data = {"a": ([1.0], [7.5])}
+  client_data.write_clients(str(tmp_path / "real"), data, spec).check_labels(range(2))
+  _with_labels(tmp_path / "old", a=[7])
+  manifest = tmp_path / "old" / "clients.json"
+  manifest.write_text(json.dumps({"ids": ["a"], "num_examples": [1]}))
+  client_data.ClientDirectory(str(tmp_path / "old")).check_labels(range(2))
+
+
 # --- What is refused ----------------------------------------------------------------
 
 
@@ -155,9 +282,10 @@ def test_unknown_client_is_a_key_error(tmp_path):
   [
     (np.zeros((2, 3, 2), np.uint8), np.zeros(2, np.int32), r"inputs .*\(3, 2\) each"),
     (np.zeros((2, 6), np.uint8), np.zeros(2, np.int32), "inputs of client 'bad'"),
-    (np.zeros((2, 2, 3), np.float32), np.zeros(2, np.int32), "float32 .*takes uint8"),
-    (np.zeros((2, 2, 3), np.uint8), np.zeros(2, np.int64), "labels .*int64"),
-    (np.zeros((2, 2, 3), np.uint8), np.zeros(2, ">i4"), "labels"),
+    (np.zeros((2, 2, 3), complex), np.zeros(2, np.int32), "complex128 .*takes uint8"),
+    (np.zeros((2, 2, 3), np.uint8), ["a", "b"], "labels .*<U1"),
+    ([np.zeros((2, 3)), np.zeros((1, 3))], [0, 1], "'bad' make no array"),
+    (np.uint8(1), np.int32(1), "'bad' has a single number"),
     (np.zeros((2, 2, 3), np.uint8), np.zeros((2, 1), np.int32), "labels"),
     (np.zeros((2, 2, 3), np.uint8), np.zeros(3, np.int32), "2 inputs but 3 labels"),
     (np.zeros((0, 2, 3), np.uint8), np.zeros(0, np.int32), "'bad' is empty"),

@@ -14,11 +14,13 @@ import json
 import os
 import uuid
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
+from tff_algos.errors import InputError
 from tff_algos.models.functional import ExampleSpec
 
 _MANIFEST = "clients.json"
@@ -118,6 +120,7 @@ class ClientDirectory:
     self.folder = folder
     self.ids: tuple[str, ...] = tuple(content["ids"])
     self.num_examples = np.asarray(content["num_examples"], np.int64)
+    self._extreme_labels = content.get("extreme_labels", ())
     self._places = {client: i for i, client in enumerate(self.ids)}
 
   def __len__(self) -> int:
@@ -152,6 +155,25 @@ class ClientDirectory:
     """The client's position in `ids`."""
     return self._places[client]
 
+  def check_labels(self, taken: range) -> None:
+    """Looks whether a model takes all labels, by what `write_clients` noted of them.
+
+    Labels that are no integers, and those of folders older than this check, pass.
+
+    Args:
+      taken: The labels that the model takes, `Model.labels()`.
+
+    Raises:
+      InputError: A client has another label.
+    """
+    for label, client in self._extreme_labels:
+      if label not in taken:
+        raise InputError(
+          f"Client {client!r} in {self.folder} has the label {label}, but the model has "
+          f"{taken.stop} outputs and takes {taken.start}..{taken.stop - 1}: give its "
+          "last layer one output for each class, or number the labels from 0."
+        )
+
   def examples(self, client: str, spec: ExampleSpec) -> tuple[np.ndarray, np.ndarray]:
     """The client's examples as arrays, x (n, ...) and y (n, ...)."""
     x, y = read(tf.constant(self.path(client)), spec)
@@ -165,7 +187,7 @@ def _file_name(place: int) -> str:
 
 def write_clients(
   folder: str,
-  clients: Mapping[str, tuple[np.ndarray, np.ndarray]],
+  clients: Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]],
   spec: ExampleSpec,
 ) -> ClientDirectory:
   """Writes `{client: (x, y)}` as client files.
@@ -175,49 +197,99 @@ def write_clients(
 
   Args:
     folder: Where to write; made if it does not exist.
-    clients: For each client its inputs (n, ...) and labels (n, ...), with n > 0.
-    spec: Shape and dtype of one example; arrays of another one are refused.
+    clients: For each client its inputs (n, ...) and labels (n, ...), with n > 0: arrays
+      or lists of numbers, which are cast to the dtypes of `spec` where no more than
+      rounding is lost.
+    spec: Shape and dtype of one example; arrays of another shape are refused.
 
   Raises:
-    ValueError: A client is empty, or an array does not fit `spec`.
+    InputError: A client is empty, or an array does not fit `spec`: its shape, or a value
+      that the dtype cannot hold, such as a fraction where the labels are int32.
   """
   if not clients:
-    raise ValueError("There are no clients to write: give at least one.")
+    raise InputError("There are no clients to write: give at least one.")
   for client, (x, y) in clients.items():
-    _check_examples(client, np.asarray(x), np.asarray(y), spec)
+    _as_stored(client, x, y, spec)
   manifest = os.path.join(folder, _MANIFEST)
   if tf.io.gfile.exists(manifest):  # It would not fit the new files.
     tf.io.gfile.remove(manifest)
-  num_examples = []
-  for place, (x, y) in enumerate(clients.values()):
+  num_examples: list[int] = []
+  extreme_labels: list[tuple[int, str]] = []
+  for place, (client, examples) in enumerate(clients.items()):
+    # Once more, as all clients' casts together may be too much for the memory.
+    x, y = _as_stored(client, *examples, spec)
     path = os.path.join(folder, _file_name(place))
     if place % _FILES_IN_FOLDER == 0:
       tf.io.gfile.makedirs(os.path.dirname(path))
     with tf.io.gfile.GFile(path, "wb") as f:
       f.write(np.int64(len(y)).tobytes())
-      f.write(np.ascontiguousarray(x).tobytes())
-      f.write(np.ascontiguousarray(y).tobytes())
+      f.write(x.tobytes())
+      f.write(y.tobytes())
     num_examples.append(len(y))
-  content = dict(ids=list(clients), num_examples=num_examples)
+    if spec.y.dtype.is_integer:
+      labels = [(int(label), client) for label in (y.min(), y.max())]
+      extreme_labels = _extremes([*extreme_labels, *labels])
+  content = dict(
+    ids=list(clients), num_examples=num_examples, extreme_labels=extreme_labels
+  )
   with tf.io.gfile.GFile(manifest, "w") as f:
     f.write(json.dumps(content))
   return ClientDirectory(folder)
 
 
-def _check_examples(client: str, x: np.ndarray, y: np.ndarray, spec: ExampleSpec):
+def _extremes(labels: list[tuple[int, str]]) -> list[tuple[int, str]]:
+  """The lowest and the highest label, each with the first client that has it."""
+  return [choose(labels, key=lambda pair: pair[0]) for choose in (min, max)]
+
+
+def _as_stored(
+  client: str, x: npt.ArrayLike, y: npt.ArrayLike, spec: ExampleSpec
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+  """The client's inputs and labels as arrays of the dtypes of `spec`."""
+  try:
+    x, y = np.asarray(x), np.asarray(y)
+  except ValueError as error:
+    raise InputError(
+      f"The examples of client {client!r} make no array: give all the same shape."
+    ) from error
+  if not (x.ndim and y.ndim):
+    raise InputError(
+      f"Client {client!r} has a single number: give an array with a row an example."
+    )
   if len(y) == 0:
-    raise ValueError(f"Client {client!r} is empty: leave it out or give it examples.")
+    raise InputError(f"Client {client!r} is empty: leave it out or give it examples.")
   if len(x) != len(y):
-    raise ValueError(
+    raise InputError(
       f"Client {client!r} has {len(x)} inputs but {len(y)} labels: they must be as many."
     )
-  for what, array, expected in (("inputs", x, spec.x), ("labels", y, spec.y)):
-    shape = tuple(expected.shape.as_list())
-    if array.shape[1:] != shape or array.dtype != expected.dtype.as_numpy_dtype:
-      raise ValueError(
-        f"The {what} of client {client!r} are {array.dtype} {array.shape[1:]} each, but "
-        f"the model takes {expected.dtype.name} {shape}."
-      )
+  return _cast(client, "inputs", x, spec.x), _cast(client, "labels", y, spec.y)
+
+
+def _cast(
+  client: str, what: str, array: npt.NDArray[Any], expected: tf.TensorSpec
+) -> npt.NDArray[Any]:
+  shape, dtype = tuple(expected.shape.as_list()), expected.dtype.as_numpy_dtype
+  kinds = expected.dtype.is_bool, expected.dtype.is_integer, expected.dtype.is_floating
+  is_number = any(kinds) and array.dtype.kind in "biuf"
+  if array.shape[1:] != shape or not (is_number or array.dtype == dtype):
+    raise InputError(
+      f"The {what} of client {client!r} are {array.dtype} {array.shape[1:]} each, but "
+      f"the model takes {expected.dtype.name} {shape}."
+    )
+  if array.dtype == dtype:
+    return array
+  with np.errstate(all="ignore"):
+    cast = array.astype(dtype)
+    if expected.dtype.is_floating:
+      is_held = np.isfinite(cast) | ~np.isfinite(array)
+    else:
+      is_held = cast == array
+  if not is_held.all():
+    raise InputError(
+      f"The {what} of client {client!r} hold {array[~is_held][0]}, which is no "
+      f"{expected.dtype.name}: change such values, or the ExampleSpec's dtype."
+    )
+  return cast
 
 
 def fingerprint(*parts: object) -> str:

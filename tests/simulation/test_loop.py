@@ -34,6 +34,8 @@ _SECONDS = ("seconds", "evaluation_seconds")
 class _Notes:
   """Stands for a process: counts the rounds, and of each client its rounds."""
 
+  model = None
+
   def __init__(self):
     self.rounds: list[list[tuple]] = []
     crossing = RoundTraffic(down={"model": 7, "hparams": 3}, up={"model": 3})

@@ -10,6 +10,8 @@ from typing import NamedTuple, Optional, Union
 import numpy as np
 import tensorflow as tf
 
+from tff_algos.errors import InputError
+
 Weights = tuple  # of tf.Tensor or np.ndarray, in the order of `Model.weight_names`
 
 # What a metric gives: one number for each example, or totals and counts, see `Model`.
@@ -89,7 +91,8 @@ class Model:
   """A model as pure functions: no variables, so a client can own its copy of weights.
 
   Attributes:
-    initial_weights: float32 arrays, all trainable.
+    initial_weights: float32 arrays, all trainable: what is trained, travels, and is kept
+      in states. What `predict` has besides, such as a frozen layer, counts nowhere.
     weight_names: One name for each of them, such as "dense/kernel".
     example_spec: What one stored example looks like.
     predict: `(weights, x, training, seed) -> predictions`; `x` is a preprocessed batch
@@ -119,14 +122,31 @@ class Model:
       targets = SoftTargets(tf.nn.softmax, soft_cross_entropy)
       object.__setattr__(self, "soft_targets", targets)
     if len(self.initial_weights) != len(self.weight_names):
-      raise ValueError(
+      raise InputError(
         f"A model needs one name for each of its {len(self.initial_weights)} weight "
         f"arrays; found {len(self.weight_names)} names."
       )
     if not self.initial_weights:
-      raise ValueError("A model needs at least one trainable weight; found none.")
+      raise InputError("A model needs at least one trainable weight; found none.")
 
   @property
   def num_weights(self) -> int:
-    """How many numbers all trainable arrays hold together."""
+    """How many numbers `initial_weights` hold together, which are those that travel."""
     return sum(int(np.prod(w.shape)) for w in self.initial_weights)
+
+  def labels(self) -> Optional[range]:
+    """The labels that the loss takes, by the number C of outputs that `predict` gives.
+
+    Returns:
+      0..C-1, from -1 on for sequences; None where the loss is not of this module.
+    """
+    if self.example_losses is sparse_cross_entropy:
+      lowest = 0
+    elif self.example_losses is sequence_cross_entropy:
+      lowest = -1
+    else:
+      return None
+    spec = self.example_spec.x
+    x = self.preprocess(tf.zeros([1, *spec.shape], spec.dtype))
+    predictions = self.predict(self.initial_weights, x, False, tf.zeros([2], tf.int32))
+    return range(lowest, predictions.shape[-1])

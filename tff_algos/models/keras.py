@@ -2,7 +2,8 @@
 
 Keras 2 keeps weights in variables, and a client must train a copy of its own. So the
 variables are exchanged for tensors while the model is traced: the graph that comes out
-reads its weights from arguments, and random layers draw from the step's seed.
+reads its weights from arguments, holds those that are not trained as constants, and
+random layers draw from the step's seed.
 """
 
 from __future__ import annotations
@@ -10,18 +11,30 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional
 
 import numpy as np
 import tensorflow as tf
 
+from tff_algos.errors import InputError
 from tff_algos.models import functional
 
 _STATEFUL = re.compile(r"(?!Stateless).*(Random|TruncatedNormal|Multinomial|PyFunc)")
 
 # Tracing exchanges attributes of layers that are shared by all threads.
 _TRACING = threading.RLock()
+
+_TAKE_LOGITS = (functional.sparse_cross_entropy, functional.sequence_cross_entropy)
+_NOT_LOGITS = ("Softmax", "Sigmoid")
+_KEEP_VALUES = ("Identity", "Reshape", "Cast")
+
+_Layers = Sequence[tf.keras.layers.Layer]
+# An attribute of a layer: the layer's attributes, and its name among them.
+_Slot = tuple[dict[str, Any], str]
+# The same, and what stands there while the model is traced.
+_Replacement = tuple[dict[str, Any], str, Any]
 
 
 def from_keras(
@@ -35,7 +48,13 @@ def from_keras(
   """Makes a `Model` of a built Keras model that returns logits.
 
   Dropout and the other random layers draw statelessly from the seed of the local step.
-  Weights that are not trainable are constants of the model.
+
+  What is not trained is a constant of the model: weights of layers with
+  `trainable=False`, and tensors that a layer holds, such as the mean and the variance of
+  an adapted `Normalization`. It is part of the computations, so it is in no message, no
+  state and no count of `Model`. Values and `trainable` are those at this call: whatever
+  the Keras model learns, loads or adapts to later does not reach the `Model`. The layers
+  must stay the same, for they are traced whenever a process is built.
 
   Args:
     keras_model: A built model; its current weights are the initial weights.
@@ -44,49 +63,73 @@ def from_keras(
     metrics: Name to a metric as `Model` takes them; default: accuracy.
     preprocess: Stored batch -> float batch; default: uint8 pictures to 0..1.
 
+  Warns:
+    UserWarning: The model ends in a softmax or sigmoid, and `loss` takes logits.
+
   Raises:
-    ValueError: The model is not built, has no trainable weight, does not take the
+    InputError: The model is not built, has no trainable weight, does not take the
       examples, or holds what local training cannot respect: a layer whose statistics
-      move (BatchNormalization), a regularizer, a constraint, a weight that cannot be
-      replaced, or a random operation with a state of its own.
+      move (BatchNormalization that is not frozen), a regularizer, a constraint, a weight
+      or tensor that cannot be replaced, or a random operation with a state of its own.
+      When it is traced, if layers have come or gone since.
   """
   if not keras_model.built:
-    raise ValueError(
+    raise InputError(
       f"The Keras model {keras_model.name!r} is not built yet: give it an Input layer "
       "or call model.build((None, ...)) first."
     )
-  for module in _layers(keras_model):
-    if isinstance(module, tf.keras.layers.BatchNormalization):
-      raise ValueError(
-        f"Layer {module.name!r} is a BatchNormalization, whose moving statistics cannot "
-        "be averaged over clients: use tf.keras.layers.GroupNormalization instead."
+  layers = _layers(keras_model)
+  for layer in layers:
+    if isinstance(layer, tf.keras.layers.BatchNormalization) and layer.trainable:
+      raise InputError(
+        f"Layer {layer.name!r} is a BatchNormalization, whose moving statistics cannot "
+        "be averaged over clients: use tf.keras.layers.GroupNormalization instead, or "
+        "freeze the layer by trainable=False."
       )
   if keras_model.losses:
-    raise ValueError(
+    raise InputError(
       f"The Keras model {keras_model.name!r} has a regularization loss, which local "
       "training would leave out: make the model without."
     )
   trainable = list(keras_model.trainable_variables)
+  if keras_model.weights and not trainable:
+    raise InputError(
+      f"Every weight of the Keras model {keras_model.name!r} is frozen, so there is "
+      "nothing to train: set trainable=True for at least one layer that has weights."
+    )
   bound = [v.name for v in trainable if getattr(v, "constraint", None) is not None]
   if bound:
-    raise ValueError(
+    raise InputError(
       f"Weight {bound[0]!r} of the Keras model {keras_model.name!r} has a constraint, "
       "which local training would not apply: leave it out."
     )
-  slots = _find_slots(keras_model)
-  frozen = {v.ref(): tf.constant(v.numpy()) for v in keras_model.non_trainable_variables}
+  slots = _find_slots(layers)
   lost = [v.name for v in trainable if v.ref() not in slots]
   if lost:
-    raise ValueError(
+    raise InputError(
       f"Weight {lost[0]!r} of the Keras model {keras_model.name!r} is not an attribute "
       "of any of its layers, so it cannot be replaced by a client's own: keep weights "
       "in layer attributes."
     )
+  trained = {v.ref() for v in trainable}
+  constants = _Constants(
+    {ref: tf.constant(ref.deref().numpy()) for ref in slots if ref not in trained}
+  )
+  # It decides how a BatchNormalization works, not only what is trained.
+  flags = [(vars(layer), "_trainable", vars(layer)["_trainable"]) for layer in layers]
 
-  def predict(weights, x, training: bool, seed: tf.Tensor) -> tf.Tensor:
+  def predict(
+    weights: functional.Weights, x: tf.Tensor, training: bool, seed: tf.Tensor
+  ) -> tf.Tensor:
+    if _layers(keras_model) != layers:
+      raise InputError(
+        f"The Keras model {keras_model.name!r} has other layers than when from_keras "
+        "took it: call from_keras after the last change."
+      )
     values = {v.ref(): tf.convert_to_tensor(w) for v, w in zip(trainable, weights)}
-    values.update(frozen)
-    with _replaced(slots, values), _stateless_randomness(keras_model, seed):
+    values.update(constants.here())
+    filled = [(*slot, values[ref]) for ref in slots for slot in slots[ref]]
+    with _replaced([*filled, *flags, *_stateless_generators(layers, seed)]):
       return keras_model(x, training=training)
 
   metric_options: dict[str, Any] = {} if metrics is None else dict(metrics=metrics)
@@ -99,7 +142,16 @@ def from_keras(
     preprocess=preprocess,
     **metric_options,
   )
-  _check_pure(model, keras_model.name)
+  traced = _trace(model, keras_model.name)
+  _check_pure(traced, keras_model.name)
+  last = _last_operation(traced.outputs[0])
+  if last in _NOT_LOGITS and loss in _TAKE_LOGITS:
+    warnings.warn(
+      f"The Keras model {keras_model.name!r} ends in a {last.lower()}, but its outputs "
+      "are taken for logits, of which the loss takes the softmax: leave the last "
+      "activation out, or pass a loss= of probabilities.",
+      stacklevel=2,
+    )
   return model
 
 
@@ -140,36 +192,68 @@ def _initializer_of(module: tf.keras.layers.Layer, name: str) -> Any:
   return None
 
 
-def _layers(keras_model) -> list[tf.keras.layers.Layer]:
+def _layers(keras_model: tf.keras.Model) -> list[tf.keras.layers.Layer]:
   """The model, its layers, their cells and so on, in a fixed order."""
   # `submodules` would also walk Keras's caches, which it cannot sort (dropout in RNNs).
   return list(keras_model._flatten_layers())
 
 
-def _find_slots(keras_model) -> dict[Any, list[tuple[dict, str]]]:
-  """Where each variable is kept: variable ref -> [(attribute dict, name)]."""
-  slots: dict[Any, list[tuple[dict, str]]] = {}
-  for module in _layers(keras_model):
-    attributes = vars(module)
+def _find_slots(layers: _Layers) -> dict[Any, list[_Slot]]:
+  """Where variables and eager tensors are kept: ref -> [(attribute dict, name)]."""
+  slots: dict[Any, list[_Slot]] = {}
+  for layer in layers:
+    attributes = vars(layer)
     for name, value in attributes.items():
-      if isinstance(value, tf.Variable):
+      is_value = _is_eager(value) and value.dtype != tf.resource
+      if isinstance(value, tf.Variable) or is_value:
         slots.setdefault(value.ref(), []).append((attributes, name))
   return slots
 
 
+def _is_eager(value: Any) -> bool:
+  return isinstance(value, tf.Tensor) and hasattr(value, "numpy")
+
+
+class _Constants:
+  """The eager tensors of a model, as tensors of whatever graph it is traced into.
+
+  TFF's graphs cannot capture eager tensors. As constants at the place of their use they
+  would be copied with each function that calls the model: FedReg with a frozen base of
+  18 MB took 7 GB.
+  """
+
+  def __init__(self, eager: dict[Any, tf.Tensor]):
+    self._eager = eager
+
+  def here(self) -> dict[Any, tf.Tensor]:
+    """The tensors by reference, in the graph around all functions being traced."""
+    if not self._eager:
+      return {}
+    with tf.init_scope():
+      if tf.executing_eagerly():
+        return self._eager
+      graph = tf.compat.v1.get_default_graph()
+      for already_made in graph.get_collection(self):
+        return dict(already_made)
+      made: dict[Any, tf.Tensor] = {}
+      for ref, value in self._eager.items():
+        made[ref] = tf.constant(value.numpy())
+      graph.add_to_collection(self, made)
+      return made
+
+
 @contextlib.contextmanager
-def _replaced(slots, values) -> Iterator[None]:
+def _replaced(replacements: Iterable[_Replacement]) -> Iterator[None]:
   with _TRACING:
     before = []
     try:
-      for ref, value in values.items():
-        for attributes, name in slots.get(ref, ()):
-          before.append((attributes, name, attributes[name]))
-          attributes[name] = value
+      for attributes, name, value in replacements:
+        before.append((attributes, name, attributes[name]))
+        attributes[name] = value
       yield
     finally:
-      for attributes, name, variable in before:
-        attributes[name] = variable
+      for attributes, name, value in reversed(before):
+        attributes[name] = value
 
 
 class _StatelessGenerator:
@@ -211,60 +295,69 @@ class _StatelessGenerator:
     )
 
 
-@contextlib.contextmanager
-def _stateless_randomness(keras_model, seed) -> Iterator[None]:
-  with _TRACING:
-    before = []
-    try:
-      for place, module in enumerate(_layers(keras_model)):
-        attributes = vars(module)
-        if "_random_generator" in attributes:
-          before.append((attributes, attributes["_random_generator"]))
-          attributes["_random_generator"] = _StatelessGenerator(
-            tf.random.experimental.stateless_fold_in(seed, place)
-          )
-      yield
-    finally:
-      for attributes, generator in before:
-        attributes["_random_generator"] = generator
+def _stateless_generators(layers: _Layers, seed: tf.Tensor) -> Iterator[_Replacement]:
+  for place, layer in enumerate(layers):
+    if "_random_generator" in vars(layer):
+      own_seed = tf.random.experimental.stateless_fold_in(seed, place)
+      yield vars(layer), "_random_generator", _StatelessGenerator(own_seed)
 
 
-def _check_pure(model: functional.Model, name: str) -> None:
-  """Traces a training step once: a variable left in the graph is an error now."""
+def _trace(model: functional.Model, name: str) -> Any:
+  """A training step's forward pass as a concrete function, in a graph as TFF's are."""
 
-  def forward(weights, x, seed):
+  def forward(weights: functional.Weights, x: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     return model.predict(weights, model.preprocess(x), True, seed)
 
   spec = model.example_spec.x
   try:
-    traced = tf.function(forward, autograph=False).get_concrete_function(
-      tuple(tf.TensorSpec(w.shape, tf.float32) for w in model.initial_weights),
-      tf.TensorSpec([None, *spec.shape], spec.dtype),
-      tf.TensorSpec([2], tf.int32),
-    )
+    with tf.Graph().as_default():
+      return tf.function(forward, autograph=False).get_concrete_function(
+        tuple(tf.TensorSpec(w.shape, tf.float32) for w in model.initial_weights),
+        tf.TensorSpec([None, *spec.shape], spec.dtype),
+        tf.TensorSpec([2], tf.int32),
+      )
   except AttributeError as error:
     if "assign" not in str(error):
       raise
-    raise ValueError(
+    raise InputError(
       f"The Keras model {name!r} changes a weight of its own during training, which "
       "cannot be averaged over clients: use layers without moving statistics."
     ) from error
   except (ValueError, TypeError) as error:
     reason = str(error).strip().splitlines()[0]
-    raise ValueError(
+    raise InputError(
       f"The Keras model {name!r} does not take examples of shape "
       f"{tuple(spec.shape)}: {reason}"
     ) from error
-  left = [t for t in traced.captured_inputs if t.dtype == tf.resource]
+
+
+def _check_pure(traced: Any, name: str) -> None:
+  """What the graph takes from outside, or draws by itself, is an error now."""
   graph = traced.graph.as_graph_def()
   operations = {node.op for node in graph.node}
   for function in graph.library.function:
     operations.update(node.op for node in function.node_def)
   stateful = sorted(filter(_STATEFUL.match, operations))
-  if left or stateful:
-    what = "a variable" if left else f"the stateful operation {stateful[0]}"
-    raise ValueError(
+  captured = [t for t in traced.captured_inputs if _is_eager(t)]
+  is_variable = any(t.dtype == tf.resource for t in captured)
+  if is_variable or stateful:
+    what = "a variable" if is_variable else f"the stateful operation {stateful[0]}"
+    raise InputError(
       f"The Keras model {name!r} uses {what} that cannot be replaced, so its training "
       "step is no pure function: keep weights in layer attributes and use Keras's own "
       "random layers."
     )
+  if captured:
+    raise InputError(
+      f"The Keras model {name!r} or its preprocess uses a tensor of shape "
+      f"{tuple(captured[0].shape)} that TFF cannot take along: make it an "
+      "attribute of a layer, or a NumPy array in preprocess."
+    )
+
+
+def _last_operation(output: tf.Tensor) -> str:
+  """The type of the operation that makes an output's values, such as "MatMul"."""
+  operation = output.op
+  while operation.type in _KEEP_VALUES:
+    operation = operation.inputs[0].op
+  return str(operation.type)

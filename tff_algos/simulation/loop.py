@@ -108,9 +108,13 @@ def simulate(
 
   Raises:
     FileNotFoundError: `resume`, and there is no checkpoint.
-    ValueError: The cohort is larger than the population, the checkpoint belongs to
-      another model or algorithm, or a new run's folder holds checkpoints.
+    ValueError: The cohort is larger than the population, a client has a label for which
+      the model has no output, the checkpoint belongs to another model or algorithm, or a
+      new run's folder holds checkpoints.
   """
+  labels = process.model.labels() if process.model else None
+  if labels is not None:
+    clients.check_labels(labels)
   cohorts.uniform_cohort(len(clients), settings.clients_per_round, settings.seed, 0)
   store = ClientStateStore(process.initialize_client())
   state = process.initialize()

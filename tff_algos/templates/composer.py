@@ -101,6 +101,7 @@ def compose_process(
     kind_of_round=kind_of_round,
     client_work=client_work,
     count_traffic=lambda: {name: e.traffic() for name, e in exchanges.items()},
+    model=model,
   )
 
 

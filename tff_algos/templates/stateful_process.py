@@ -26,6 +26,7 @@ from typing import Any, Optional
 
 import tensorflow_federated as tff
 
+from tff_algos.models.functional import Model
 from tff_algos.privacy.accounting import GaussianMechanism
 from tff_algos.templates.ledger import RoundTraffic, bytes_per_client
 
@@ -50,13 +51,15 @@ class StatefulProcess(tff.templates.IterativeProcess):
     kind_of_round: Optional[Callable[[int], str]] = None,
     client_work: Optional[Callable[..., Any]] = None,
     count_traffic: Optional[Callable[[], Mapping[str, RoundTraffic]]] = None,
+    model: Optional[Model] = None,
   ):
     """Checks all types and keeps the computations.
 
     `next_fns` are the `next` of each kind of round by name; `next` itself is the last.
     Where there are several, `kind_of_round` says which, by the number of rounds done.
-    `client_work` is kept for who wants to look at what one client does. `count_traffic`
-    makes `traffic`; default: what crosses in the compiled rounds, without parts' names.
+    `client_work` and `model` are kept for who wants to look at what one client does.
+    `count_traffic` makes `traffic`; default: what crosses in the compiled rounds, without
+    parts' names.
 
     Raises:
       ProcessTypeError: A computation has another type than the module's docstring says.
@@ -106,6 +109,7 @@ class StatefulProcess(tff.templates.IterativeProcess):
     self._initialize_client, self._client_work = initialize_client_fn, client_work
     self._count_traffic = count_traffic
     self._privacy: Optional[GaussianMechanism] = None
+    self._model = model
     self._get_model_weights = get_model_weights
     self._set_model_weights = set_model_weights
     self._get_hparams = get_hparams
@@ -125,6 +129,11 @@ class StatefulProcess(tff.templates.IterativeProcess):
     message is what the client uploads, before any aggregator. It can be differentiated.
     """
     return self._client_work
+
+  @property
+  def model(self) -> Optional[Model]:
+    """The model that is trained; None if not known."""
+    return self._model
 
   @property
   def privacy(self) -> Optional[GaussianMechanism]:
