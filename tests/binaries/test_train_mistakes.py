@@ -122,18 +122,6 @@ _MISTAKES = {
   "negative labels": (["--task=own_tasks:negative_labels"], ["label -1"]),
   "fewer outputs than classes": (["--task=own_tasks:few_outputs"], ["2 classes"]),
   "model of other inputs": (["--task=own_tasks:wrong_shape"], ["5"]),
-  "no layer of that name": (
-    ["--algorithm=twafl", "--twafl_deep_from=absent"],
-    ["deep_from is 'absent'", "the names are"],
-  ),
-  "a model without shallow layers": (
-    ["--algorithm=twafl", "--twafl_deep_from=conv2d"],
-    ["shallow and deep"],
-  ),
-  "model without soft targets": (
-    ["--algorithm=fedreg", "--task=own_tasks:own_loss"],
-    ["give the model soft_targets"],
-  ),
   "predictions of another rank": (["--task=own_tasks:not_flat"], ["shape"]),
   "model that is not built": (["--task=own_tasks:not_built"], ["not built"]),
   "task with an impossible default": (["--task=own_tasks:no_hparam"], ["epochs"]),
@@ -152,6 +140,31 @@ def test_mistake_is_one_sentence_and_nothing_is_written(run_forked, tmp_path, ki
   done = run_forked(*where, *flags, cwd=cwd)
   assert_refused(done, *words)
   assert tree(tmp_path) == {"cwd"}
+
+
+_MISFITS = {
+  "no layer of that name": (
+    ["--algorithm=twafl", "--twafl_deep_from=absent"],
+    ["deep_from is 'absent'", "the names are"],
+  ),
+  "a model without shallow layers": (
+    ["--algorithm=twafl", "--twafl_deep_from=conv2d"],
+    ["shallow and deep"],
+  ),
+  "model without soft targets": (
+    ["--algorithm=fedreg", "--task=own_tasks:own_loss"],
+    ["give the model soft_targets"],
+  ),
+}
+
+
+@pytest.mark.parametrize("kind", _MISFITS)
+def test_algorithm_that_does_not_fit_the_model_is_refused(run_forked, tmp_path, kind):
+  """By then the client files are in the cache, where another run finds them."""
+  flags, words = _MISFITS[kind]
+  run_dir, where = place(tmp_path)
+  assert_refused(run_forked(*where, *flags, cwd=tmp_path), *words)
+  assert not run_dir.exists()
 
 
 @pytest.mark.parametrize("task", ["mnist_2nn", "cifar10_lenet"])
