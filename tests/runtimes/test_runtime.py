@@ -317,7 +317,8 @@ def test_children_that_others_start_end_with_this_process(tmp_path, ending, stat
     import os, signal, subprocess, sys
     from tff_algos.runtimes import child_process
     child_process.end_children_with_this_process()
-    child = subprocess.Popen(["/bin/sleep", "60"], stdout=subprocess.DEVNULL)
+    away = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    child = subprocess.Popen(["/bin/sleep", "60"], **away)
     print(child.pid, child_process._guards[0].pid, flush=True)
     {ending}
   """
