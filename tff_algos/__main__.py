@@ -34,10 +34,11 @@ def main() -> None:
   argparse.ArgumentParser(prog="python -m tff_algos", description=summary).parse_args()
   rows = registry.ALGORITHMS.values()
   name_width = max(len(row.name) for row in rows)
-  builder_width = max(len(row.builder) for row in rows)
+  builder_width = max(len(row.builder.__name__) for row in rows)
   print("algorithms, their builders in tff_algos, and their sources:")
   for row in rows:
-    print(f"  {row.name:<{name_width}} {row.builder:<{builder_width}} {row.source}")
+    builder = row.builder.__name__
+    print(f"  {row.name:<{name_width}} {builder:<{builder_width}} {row.source}")
     print(f"  {'':<{name_width}} {row.description}")
   print("versions:")
   for title, package in _PACKAGES.items():

@@ -55,7 +55,7 @@ def hparam(
   return dataclasses.field(default=default, metadata=metadata)
 
 
-def range_text(field: dataclasses.Field) -> str:
+def range_text(field: dataclasses.Field[Any]) -> str:
   """The field's range in words, such as "> 0" or "one of adaptive, fixed"."""
   meta = field.metadata
   if meta["choices"]:
@@ -80,14 +80,14 @@ class HyperParameters:
     ValueError: A value lies outside its range; the message names field and range.
   """
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for field in dataclasses.fields(self):
       value = _as_type_of(field, getattr(self, field.name))
       object.__setattr__(self, field.name, value)
       _check_range(field, value)
 
 
-def _as_type_of(field: dataclasses.Field, value: Any) -> Any:
+def _as_type_of(field: dataclasses.Field[Any], value: Any) -> Any:
   if value is None and field.metadata["optional"]:
     return None
   kind = type(field.default)
@@ -102,7 +102,7 @@ def _as_type_of(field: dataclasses.Field, value: Any) -> Any:
   return value
 
 
-def _check_range(field: dataclasses.Field, value: Any) -> None:
+def _check_range(field: dataclasses.Field[Any], value: Any) -> None:
   meta = field.metadata
   if value is None or isinstance(value, bool):
     return

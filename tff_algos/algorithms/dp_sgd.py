@@ -111,7 +111,9 @@ def build_fed_curv_dp_sgd(
   return _accounted(process, hparams, releases_per_round=hparams.epochs + 1)
 
 
-def _accounted(process, hparams, *, releases_per_round) -> StatefulProcess:
+def _accounted(
+  process: StatefulProcess, hparams: DpSgd, *, releases_per_round: int
+) -> StatefulProcess:
   """The process, which says how private its clients' examples are.
 
   In an epoch an example is in one mini-batch, and so takes part in one release.

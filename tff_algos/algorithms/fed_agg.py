@@ -114,8 +114,8 @@ class _MeanField(NamedTuple):
   """
 
   is_known: Any
-  phi1: tuple
-  phi2: tuple
+  phi1: tuple[Weights, ...]
+  phi2: tuple[Weights, ...]
 
 
 def learning_rates(
@@ -235,7 +235,7 @@ def build_fed_agg(
     phi2 = tuple(tree_math.subtract(r.weights, start) for r in results)
     return whole, tuple(phi1), phi2
 
-  def build_client_update(*, is_estimate: bool):
+  def build_client_update(*, is_estimate: bool) -> rounds.ClientUpdate:
     def client_update(received, client_state, examples, seed, h):
       result, phi1, phi2 = train(received, examples, seed, h)
       update = model_update(

@@ -9,7 +9,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Optional
+
+import tensorflow as tf
 
 from tff_algos.client_work import local_training, tree_math
 from tff_algos.client_work.local_sgd import WeightedLocalSgd
@@ -37,7 +39,12 @@ class FedAvgHparams(WeightedLocalSgd):
   )
 
 
-def move_by_mean(variables, aggregate, num_clients, h) -> rounds.ServerVariables:
+def move_by_mean(
+  variables: rounds.ServerVariables,
+  aggregate: rounds.Parts,
+  num_clients: tf.Tensor,
+  h: Any,
+) -> rounds.ServerVariables:
   """The server update x <- x + eta_g * mean(w_i - x); keeps the extra variables."""
   del num_clients
   moved = tree_math.add_scaled(

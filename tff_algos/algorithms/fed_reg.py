@@ -98,7 +98,9 @@ def remove_component(gradient: Weights, direction: Weights) -> Weights:
   return tree_math.add_scaled(gradient, -along, direction)
 
 
-def regularize(drift: Weights, pseudo: Weights, perturbed: Weights):
+def regularize(
+  drift: Weights, pseudo: Weights, perturbed: Weights
+) -> tuple[tf.Tensor, tf.Tensor]:
   """How far to go back along the two gradients: w_s and w_p, float32 scalars [paper].
 
   w_s = max(<u, g_s> / <g_s, g_s>, 0) and w_p = max(<u - w_s g_s, g_p> / <g_p, g_p>, 0)
@@ -176,8 +178,15 @@ def build_fed_reg_mg(
   return _build(model, hparams, model_aggregator, modified_gradient=True)
 
 
-def _build(model, hparams, model_aggregator, *, modified_gradient) -> StatefulProcess:
-  if model.soft_targets is None:
+def _build(
+  model: Model,
+  hparams: FedRegHparams,
+  model_aggregator: Optional[rounds.AggregationFactory],
+  *,
+  modified_gradient: bool,
+) -> StatefulProcess:
+  soft_targets = model.soft_targets
+  if soft_targets is None:
     raise InputError(
       "FedReg trains on the model's own predictions: give the model soft_targets."
     )
@@ -185,7 +194,7 @@ def _build(model, hparams, model_aggregator, *, modified_gradient) -> StatefulPr
   def soft_gradient(weights, x, targets, seed):
     def losses_at(weights):
       predictions = model.predict(weights, x, True, seed)
-      return model.soft_targets.losses(targets, predictions)
+      return soft_targets.losses(targets, predictions)
 
     return gradients.mean_gradient(losses_at, weights)[0]
 

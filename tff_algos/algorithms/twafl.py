@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Optional
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Optional
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -20,11 +21,12 @@ from tff_algos.client_work import local_training, tree_math
 from tff_algos.client_work.model_update import model_update
 from tff_algos.distributors.partial_broadcast import PartialBroadcast
 from tff_algos.hyper_parameters import HyperParameters, hparam
-from tff_algos.models.functional import Model
+from tff_algos.models.functional import Model, Weights
 from tff_algos.templates import composer, rounds
 from tff_algos.templates.algorithm import Algorithm
 
 if TYPE_CHECKING:
+  from tff_algos.aggregators.temporal_weighting import TemporalWeightingFactory
   from tff_algos.templates.stateful_process import StatefulProcess
 
 # The parts of the message, and the kinds of rounds.
@@ -52,7 +54,7 @@ class _Schedule(HyperParameters):
     source="paper, Fig. 1",
   )
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     super().__post_init__()
     if self.freq > self.rounds_in_loop:
       raise ValueError(
@@ -154,7 +156,13 @@ def build_afl(
   return _build_layerwise(model, hparams, factory)
 
 
-def _factory(hparams, num_clients, num_examples, sum_factory, **changed):
+def _factory(
+  hparams: fed_avg.FedAvgHparams,
+  num_clients: int,
+  num_examples: int,
+  sum_factory: Optional[tff.aggregators.UnweightedAggregationFactory],
+  **changed: Any,
+) -> Callable[[Weights], TemporalWeightingFactory]:
   """`(initial values) -> TemporalWeightingFactory`."""
   # Here, as a class of TFF is its base, without which algorithms can be listed.
   from tff_algos.aggregators.temporal_weighting import TemporalWeightingFactory
@@ -174,11 +182,15 @@ def _factory(hparams, num_clients, num_examples, sum_factory, **changed):
   return make
 
 
-def _build_layerwise(model, hparams, factory) -> StatefulProcess:
+def _build_layerwise(
+  model: Model,
+  hparams: TwaflHparams | AflHparams,
+  factory: Callable[[Weights], TemporalWeightingFactory],
+) -> StatefulProcess:
   layers = PartialBroadcast(model.weight_names, hparams.deep_from)
   cut = {_SHALLOW: layers.shallow, _DEEP: layers.deep}
 
-  def build_round(travelling) -> rounds.Round:
+  def build_round(travelling: list[str]) -> rounds.Round:
     def distribute(variables):
       return OrderedDict((part, cut[part](variables.model)) for part in travelling)
 

@@ -204,7 +204,9 @@ def train_client(
   )
 
 
-def _build_direct_step(model: Model, hparams: PlainSgd, pull: Optional[Pull]):
+def _build_direct_step(
+  model: Model, hparams: PlainSgd, pull: Optional[Pull]
+) -> Callable[[Weights, Batch], tuple[Weights, tf.Tensor]]:
   """The local step where nothing looks at the gradient, as few sums.
 
   The learning rate goes in at the loss, as a pass over all weights takes long.

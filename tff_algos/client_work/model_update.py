@@ -28,7 +28,7 @@ class ClientResult(NamedTuple):
   message: Mapping[str, Any]
   weight: Mapping[str, tf.Tensor]
   client_state: Any
-  metrics: Mapping[str, tuple]
+  metrics: Mapping[str, tuple[tf.Tensor, tf.Tensor]]
 
 
 def client_weight(client_weighting: str, examples: Examples) -> tf.Tensor:

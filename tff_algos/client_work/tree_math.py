@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
 from tff_algos.models.functional import Weights
@@ -17,7 +19,7 @@ def add(a: Weights, b: Weights) -> Weights:
   return tuple(x + y for x, y in zip(a, b))
 
 
-def add_scaled(a: Weights, scale, b: Weights) -> Weights:
+def add_scaled(a: Weights, scale: Any, b: Weights) -> Weights:
   """The sum a + scale * b."""
   return tuple(x + scale * y for x, y in zip(a, b))
 
@@ -39,7 +41,7 @@ def norm(a: Weights) -> tf.Tensor:
   return tf.sqrt(2 * tf.add_n([tf.nn.l2_loss(x) for x in a]))
 
 
-def clip(a: Weights, max_norm) -> Weights:
+def clip(a: Weights, max_norm: Any) -> Weights:
   """The weights, scaled down to the norm `max_norm` where theirs is larger."""
   length = norm(a)
   scale = tf.minimum(1.0, tf.math.divide_no_nan(max_norm, length))

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from tff_algos import client_data
 from tff_algos.algorithms import fed_reg
@@ -35,7 +36,7 @@ class PseudoFisher(NamedTuple):
   """
 
   weights: Weights
-  fisher: np.ndarray
+  fisher: NDArray[np.float64]
 
 
 def sum_of_squares(model: Model, weights: Weights, examples: Examples) -> Weights:
@@ -52,7 +53,7 @@ def sum_of_squares(model: Model, weights: Weights, examples: Examples) -> Weight
   return total
 
 
-def build_fisher(model: Model) -> Callable[[Weights, Sequence[str]], np.ndarray]:
+def build_fisher(model: Model) -> Callable[[Weights, Sequence[str]], NDArray[np.float64]]:
   """Makes the empirical Fisher information of clients' data, the diagonal [paper].
 
   Returns:
@@ -128,11 +129,11 @@ def _specs_of(model: Model) -> tuple[tf.TensorSpec, ...]:
   return tuple(tf.TensorSpec(w.shape, tf.float32) for w in model.initial_weights)
 
 
-def _vector(values: Weights) -> np.ndarray:
+def _vector(values: Weights) -> NDArray[np.float64]:
   return np.concatenate([np.asarray(v, np.float64).ravel() for v in values])
 
 
-def correlation(a: np.ndarray, b: np.ndarray) -> float:
+def correlation(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
   """Pearson's correlation of two vectors; NaN where one is constant."""
   a, b = a - np.mean(a), b - np.mean(b)
   norms = np.linalg.norm(a) * np.linalg.norm(b)

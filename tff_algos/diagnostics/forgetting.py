@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+from numpy.typing import NDArray
 
 from tff_algos import client_data
 from tff_algos.client_data import ClientInput
@@ -31,11 +32,11 @@ class Forgetting(NamedTuple):
     after: loss^(t)(i), the mean over the local models that round t's clients send.
   """
 
-  before: np.ndarray
-  after: np.ndarray
+  before: NDArray[np.float64]
+  after: NDArray[np.float64]
 
   @property
-  def increase(self) -> np.ndarray:
+  def increase(self) -> NDArray[np.float64]:
     """loss^(t)(i) - loss^(t-1)(i) [paper]: above 0 where something was forgotten."""
     return self.after - self.before
 
@@ -104,7 +105,9 @@ def _spec_of(tensor_type: tff.TensorType) -> tf.TensorSpec:
 
 def build_forgetting(
   model: Model,
-) -> Callable[[Weights, Sequence[Weights], Sequence[tuple]], Forgetting]:
+) -> Callable[
+  [Weights, Sequence[Weights], Sequence[tuple[NDArray[Any], NDArray[Any]]]], Forgetting
+]:
   """Makes the measurement [paper]; the model is in inference mode [convention].
 
   Returns:
@@ -114,7 +117,7 @@ def build_forgetting(
   """
   means = evaluation.build_means(model)
 
-  def measure(start, local_models, examples) -> Forgetting:
+  def measure(start, local_models, examples):
     before = [means(start, x, y)["loss"] for x, y in examples]
     after = [
       np.mean([means(local, x, y)["loss"] for local in local_models]) for x, y in examples

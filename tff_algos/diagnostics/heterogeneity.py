@@ -10,9 +10,10 @@ import os
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 
-def mean_wasserstein_distance(counts: np.ndarray) -> float:
+def mean_wasserstein_distance(counts: NDArray[np.int64]) -> float:
   """Measures how far the clients' label distributions are from the global one.
 
   The mean over clients, each counted once, of the 1-D Wasserstein distance over class
@@ -65,7 +66,7 @@ class Summary(NamedTuple):
   max_classes: int
 
 
-def summarize(counts: np.ndarray) -> Summary:
+def summarize(counts: NDArray[np.int64]) -> Summary:
   """Measures a split; means are rounded to what a table shows.
 
   Args:
@@ -99,7 +100,7 @@ _MAX_STANDING_CLIENTS = 20
 
 
 def draw_heat_map(
-  counts: np.ndarray,
+  counts: NDArray[np.int64],
   path: str | os.PathLike[str],
   title: str,
   counted: str = "examples",
@@ -202,7 +203,9 @@ def draw_heat_map(
   fig.savefig(path, dpi=120)
 
 
-def draw_columns(counts: np.ndarray, path: str | os.PathLike[str], title: str) -> None:
+def draw_columns(
+  counts: NDArray[np.int64], path: str | os.PathLike[str], title: str
+) -> None:
   """Writes a picture of columns in space: clients x classes x examples.
 
   Of more than 20 clients the first 20 are drawn, and the picture says so.
@@ -258,7 +261,7 @@ def draw_columns(counts: np.ndarray, path: str | os.PathLike[str], title: str) -
   fig.savefig(path, dpi=120)
 
 
-def _check_counts(name: str, counts: np.ndarray) -> np.ndarray:
+def _check_counts(name: str, counts: NDArray[np.int64]) -> NDArray[np.int64]:
   counts = np.asarray(counts)
   if counts.ndim != 2 or not counts.size or (counts.sum(axis=1) <= 0).any():
     raise ValueError(

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from tff_algos.client_data import Examples
 from tff_algos.client_work import tree_math
@@ -90,7 +91,7 @@ class Inverted(NamedTuple):
     objective: What was minimised, at that picture.
   """
 
-  picture: np.ndarray
+  picture: NDArray[np.float32]
   objective: float
 
 
@@ -234,14 +235,14 @@ def build_inversion(
   return invert
 
 
-def psnr(picture: np.ndarray, original: np.ndarray) -> float:
+def psnr(picture: NDArray[Any], original: NDArray[Any]) -> float:
   """10 log10(1/MSE) in dB, of pictures in 0..1; infinite where they are equal [paper]."""
   error = np.mean(np.square(np.float64(picture) - np.float64(original)))
   with np.errstate(divide="ignore"):
     return float(-10 * np.log10(error))
 
 
-def ssim(picture: np.ndarray, original: np.ndarray) -> float:
+def ssim(picture: NDArray[Any], original: NDArray[Any]) -> float:
   """Structural similarity of pictures (H, W, C) in 0..1, -1..1 [recalled, Wang 2004].
 
   By TensorFlow's window of 11 pixels; the whole of smaller pictures [convention].

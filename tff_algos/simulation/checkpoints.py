@@ -33,7 +33,7 @@ class Restored(NamedTuple):
 
   state: Any
   round_num: int
-  records: list[dict]
+  records: list[dict[str, Any]]
 
 
 def _newest(folder: str) -> Optional[str]:
@@ -47,7 +47,11 @@ def exists(folder: str) -> bool:
 
 
 def save(
-  folder: str, state: Any, store: ClientStateStore, round_num: int, records: list[dict]
+  folder: str,
+  state: Any,
+  store: ClientStateStore,
+  round_num: int,
+  records: list[dict[str, Any]],
 ) -> None:
   """Writes a checkpoint and removes the one before it.
 

@@ -28,7 +28,8 @@ def uniform_cohort(
       f"{clients_per_round}."
     )
   draw = seeds.generator(seed, "cohort", round_num)
-  return draw.choice(num_clients, clients_per_round, replace=False).tolist()
+  places: list[int] = draw.choice(num_clients, clients_per_round, replace=False).tolist()
+  return places
 
 
 def most_participations(

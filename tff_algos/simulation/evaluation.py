@@ -6,18 +6,20 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent import futures
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
-from tff_algos.models.functional import Model
+from tff_algos.models.functional import Model, Weights
 
 _BATCH = 500
 
 
 def build_evaluation(
-  model: Model, x: np.ndarray, y: np.ndarray
-) -> Callable[[tuple], OrderedDict[str, float]]:
+  model: Model, x: NDArray[Any], y: NDArray[Any]
+) -> Callable[[Weights], OrderedDict[str, float]]:
   """Makes a function from weights to the means of loss and metrics.
 
   The loss is a mean over the examples; so are metrics, except those that give totals and
@@ -62,10 +64,12 @@ def build_means(model: Model) -> Callable[..., OrderedDict[str, float]]:
 
   totals.get_concrete_function()  # Traced before several threads ask for it.
 
-  def means(weights: tuple, x: np.ndarray, y: np.ndarray) -> OrderedDict[str, float]:
+  def means(
+    weights: Weights, x: NDArray[Any], y: NDArray[Any]
+  ) -> OrderedDict[str, float]:
     tensors = tuple(tf.constant(w) for w in weights)
 
-    def totals_from(start: int) -> dict[str, np.ndarray]:
+    def totals_from(start: int) -> dict[str, NDArray[Any]]:
       stop = start + _BATCH
       parts = totals(tensors, x[start:stop], y[start:stop])
       return {name: value.numpy() for name, value in parts.items()}

@@ -11,11 +11,13 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 
 from tff_algos.client_data import ClientDirectory, ClientInput
+from tff_algos.models.functional import Weights
 from tff_algos.simulation import checkpoints, cohorts, seeds, traffic
 from tff_algos.simulation.client_state_store import ClientStateStore
 from tff_algos.templates.stateful_process import StatefulProcess
 
-Record = dict  # of one round: names to numbers that JSON can hold; None: not measured
+# Of one round: names to numbers that JSON can hold; None: not measured.
+Record = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Settings:
   checkpoint_every: int = 0
   checkpoint_folder: Optional[str] = None
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name in ("rounds", "clients_per_round", "eval_every"):
       if getattr(self, name) < 1:
         raise ValueError(f"{name} must be at least 1; found {getattr(self, name)}.")
@@ -83,7 +85,7 @@ def simulate(
   clients: ClientDirectory,
   settings: Settings,
   *,
-  evaluate: Optional[Callable[[tuple], Mapping[str, float]]] = None,
+  evaluate: Optional[Callable[[Weights], Mapping[str, float]]] = None,
   resume: bool = False,
   on_start: Callable[[list[Record]], None] = lambda records: None,
   before_round: Callable[[RoundStart], None] = lambda start: None,
@@ -195,7 +197,14 @@ def _train_metrics(metrics: Mapping[str, Any]) -> Record:
   )
 
 
-def _test_metrics(evaluate, process, state, settings, done, is_last) -> Record:
+def _test_metrics(
+  evaluate: Callable[[Weights], Mapping[str, float]],
+  process: StatefulProcess,
+  state: Any,
+  settings: Settings,
+  done: int,
+  is_last: bool,
+) -> Record:
   if is_last or done % settings.eval_every == 0:
     start = time.perf_counter()
     values = evaluate(process.get_model_weights(state).trainable)

@@ -92,7 +92,8 @@ def rounds_to_target(
   """The first round at whose end the metric reached the target; None if none did."""
   for record in records:
     if record.get(metric) is not None and record[metric] >= target:
-      return record["round"]
+      reached: int = record["round"]
+      return reached
   return None
 
 
@@ -219,9 +220,11 @@ def draw_traffic(records: Sequence[Record], path: str, *, title: str) -> None:
   figure.savefig(path, dpi=120)
 
 
-def large_parts(by_part: dict[str, dict[str, int]], least: float) -> list[tuple]:
+def large_parts(
+  by_part: dict[str, dict[str, int]], least: float
+) -> list[tuple[str, str, int]]:
   """(direction, part, bytes), with those of less than `least` bytes as one, "other"."""
-  large = []
+  large: list[tuple[str, str, int]] = []
   for direction, parts in by_part.items():
     large += [(direction, p, count) for p, count in parts.items() if count >= least]
     rest = sum(count for count in parts.values() if count < least)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 def sequence(seed: int, purpose: str, *keys: int) -> np.random.SeedSequence:
@@ -27,7 +28,7 @@ def generator(seed: int, purpose: str, *keys: int) -> np.random.Generator:
   return np.random.default_rng(sequence(seed, purpose, *keys))
 
 
-def client_seed(seed: int, round_num: int, place: int) -> np.ndarray:
+def client_seed(seed: int, round_num: int, place: int) -> NDArray[np.int32]:
   """The key of all draws of a client in a round: int32 (2,).
 
   Args:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tff_algos.hyper_parameters import HyperParameters
 
 if TYPE_CHECKING:
+  from tff_algos.models.functional import Model
   from tff_algos.templates.stateful_process import StatefulProcess
 
 
@@ -31,7 +32,7 @@ class Algorithm(NamedTuple):
   source: str
 
   def build(
-    self, model: Any, hparams: Any, *, num_clients: int, num_examples: int
+    self, model: Model, hparams: HyperParameters, *, num_clients: int, num_examples: int
   ) -> StatefulProcess:
     """Builds the process.
 

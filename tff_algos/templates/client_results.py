@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
 from tff_algos.client_work.model_update import ClientResult
+
+if TYPE_CHECKING:
+  from tff_algos.aggregators.client_memory import ClientMemoryFactory
 
 
 class RememberingClient(NamedTuple):
@@ -17,7 +21,12 @@ class RememberingClient(NamedTuple):
   memory: Any
 
 
-def contribute(factories, result: ClientResult, received, memory) -> ClientResult:
+def contribute(
+  factories: Mapping[str, ClientMemoryFactory],
+  result: ClientResult,
+  received: Mapping[str, Any],
+  memory: Mapping[str, Any],
+) -> ClientResult:
   """Replaces the parts of a message that clients remember by their contributions."""
   message, new_memory = OrderedDict(result.message), OrderedDict(memory)
   for part in message:
@@ -84,7 +93,7 @@ def drop_non_finite(
   )
 
 
-def finish_metrics(totals) -> OrderedDict[str, tf.Tensor]:
+def finish_metrics(totals: Mapping[str, Any]) -> OrderedDict[str, tf.Tensor]:
   """The round's metrics, from the sums of its clients' `totals`."""
   pairs = totals["averages"].items()
   averages = ((name, tf.math.divide_no_nan(*pair)) for name, pair in pairs)

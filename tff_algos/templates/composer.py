@@ -18,7 +18,7 @@ several kinds of rounds over the same states (`Round`).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
@@ -27,15 +27,11 @@ import tensorflow_federated as tff
 
 from tff_algos import client_data, hyper_parameters
 from tff_algos.models.functional import Model
-from tff_algos.templates.client_results import (
-  RememberingClient,
-  contribute,
-  drop_non_finite,
-  finish_metrics,
-)
+from tff_algos.templates import client_results
 from tff_algos.templates.ledger import Ledger, RoundTraffic
 from tff_algos.templates.rounds import (
   AggregationFactory,
+  ClientUpdate,
   Estimation,
   Round,
   RoundOutput,
@@ -82,7 +78,7 @@ def compose_process(
   exchanges = {name: _Exchange(composition, kind) for name, kind in kinds.items()}
   composition.create_aggregators(exchanges.values())
 
-  def client_work(variables, client_state, examples, seed, *, kind: str = ""):
+  def client_work(variables, client_state, examples, seed, *, kind=""):
     this = kinds[kind]
     if this.estimation is not None:
       raise ValueError(
@@ -108,7 +104,14 @@ def compose_process(
 class _Composition:
   """What all kinds of rounds of a process share: types, states, aggregators."""
 
-  def __init__(self, model, hparams, aggregators, init_server, init_client):
+  def __init__(
+    self,
+    model: Model,
+    hparams: hyper_parameters.HyperParameters,
+    aggregators: Mapping[str, AggregationFactory],
+    init_server: Callable[[], Any],
+    init_client: Callable[[], Any],
+  ):
     from tff_algos.aggregators.client_memory import ClientMemoryFactory
 
     self.hparams, self.factories = hparams, dict(aggregators)
@@ -131,7 +134,7 @@ class _Composition:
       if not self.memories:
         return own
       memory = ((k, f.initialize_client()) for k, f in self.memories.items())
-      return RememberingClient(own, OrderedDict(memory))
+      return client_results.RememberingClient(own, OrderedDict(memory))
 
     self.initialize_client = initialize_client
     self._init_variables, self._init_hparams = init_variables, init_hparams
@@ -151,16 +154,15 @@ class _Composition:
     values = hyper_parameters.tunable_values(self.hparams)
     return OrderedDict((k, tf.constant(v, tf.float32)) for k, v in values.items())
 
-  def create_aggregators(self, exchanges) -> None:
+  def create_aggregators(self, exchanges: Iterable[_Exchange]) -> None:
     """Makes each part's aggregator, by the type that the part has in the messages."""
     self.processes: OrderedDict[str, tff.templates.AggregationProcess] = OrderedDict()
     for exchange in exchanges:
       work_type = exchange.client_work.type_signature.result
       for part, part_type in tff.structure.iter_elements(work_type.message):
         if part not in self.processes:
-          weight_type = work_type.weight[part]
           self.processes[part] = create_process(
-            self.factories[part], part_type, weight_type
+            self.factories[part], part_type, work_type.weight[part]
           )
 
     @tff.federated_computation
@@ -178,7 +180,7 @@ class _Composition:
     self.initialize = initialize
     self.state_type = initialize.type_signature.result
 
-  def accessors(self) -> tuple:
+  def accessors(self) -> tuple[tff.Computation, ...]:
     """get_model_weights, set_model_weights, get_hparams, set_hparams."""
     state_type = self.state_type.member
 
@@ -219,7 +221,7 @@ class _Exchange:
 
     self._send = send
     self._received_type = send.type_signature.result
-    self._estimates: list = []
+    self._estimates: list[tuple[tff.Computation, Any]] = []
     estimation = kind.estimation or Estimation(kind.client_update, times=0)
     for _ in range(estimation.times):
       estimate = self._client_computation(estimation.client, is_estimate=True)
@@ -231,7 +233,7 @@ class _Exchange:
       self._estimates.append((estimate, means))
     self.client_work = self._client_computation(kind.client_update)
 
-  def _estimates_type(self):
+  def _estimates_type(self) -> tff.Type:
     """What the clients know from the exchange before, () if there was none."""
     if not self._estimates:
       return tff.to_type(())
@@ -239,7 +241,9 @@ class _Exchange:
     results = (p.next.type_signature.result.result.member for p in means.values())
     return tff.to_type(OrderedDict(zip(means, results)))
 
-  def _client_computation(self, client_update, is_estimate: bool = False):
+  def _client_computation(
+    self, client_update: ClientUpdate, is_estimate: bool = False
+  ) -> tff.Computation:
     own = self._composition
 
     @tff.tensorflow.computation(
@@ -259,8 +263,9 @@ class _Exchange:
       if is_estimate:
         result = result._replace(client_state=client_state)
       elif own.memories:
-        result = contribute(own.memories, result, received, client_state.memory)
-      return drop_non_finite(result, client_state, tf.shape(examples.y)[0])
+        memory = client_state.memory
+        result = client_results.contribute(own.memories, result, received, memory)
+      return client_results.drop_non_finite(result, client_state, tf.shape(examples.y)[0])
 
     return client_work
 
@@ -268,7 +273,7 @@ class _Exchange:
     own = self._composition
     server_work = self._server_computation()
     totals_type = self.client_work.type_signature.result.totals
-    finish = tff.tensorflow.computation(finish_metrics, totals_type)
+    finish = tff.tensorflow.computation(client_results.finish_metrics, totals_type)
 
     @tff.federated_computation(
       own.state_type,
@@ -288,10 +293,8 @@ class _Exchange:
           estimate, (received, known, client_states, examples, client_inputs.seed)
         )
         results = OrderedDict()
-        for part, process in means.items():
-          output = process.next(
-            process.initialize(), work.message[part], work.weight[part]
-          )
+        for part, p in means.items():
+          output = p.next(p.initialize(), work.message[part], work.weight[part])
           results[part] = output.result
         known = tff.federated_broadcast(tff.federated_zip(results))
       work = tff.federated_map(
@@ -340,7 +343,7 @@ class _Exchange:
     message_type = self.client_work.type_signature.result.message
     return [part for part, _ in tff.structure.iter_elements(message_type)]
 
-  def _aggregate(self, states, work):
+  def _aggregate(self, states: Any, work: Any) -> tuple[Any, Any, Any]:
     """Each part's aggregate, all aggregators' new states, and their measurements."""
     own = self._composition
     outputs = OrderedDict()
@@ -367,7 +370,7 @@ class _Exchange:
       tff.federated_zip(OrderedDict((k, o.measurements) for k, o in outputs.items())),
     )
 
-  def _server_computation(self):
+  def _server_computation(self) -> tff.Computation:
     own, kind = self._composition, self._round
     aggregate_type = tff.to_type(
       OrderedDict(

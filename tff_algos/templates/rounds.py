@@ -6,10 +6,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Optional, Union
 
+import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos.client_data import Examples
 from tff_algos.client_work.model_update import ClientResult
 from tff_algos.models.functional import Weights
+
+# The named parts of what is sent, each a structure of tensors.
+Parts = Mapping[str, Any]
 
 AggregationFactory = Union[
   "tff.aggregators.WeightedAggregationFactory",
@@ -64,6 +69,12 @@ def create_process(
   return factory.create(value_type)
 
 
+# `(received, client_state, examples, seed, h) -> ClientResult`.
+ClientUpdate = Callable[[Parts, Any, Examples, "tf.Tensor", Any], ClientResult]
+# `(variables, aggregate, num_clients, h) -> ServerVariables`.
+ServerUpdate = Callable[[ServerVariables, Parts, "tf.Tensor", Any], ServerVariables]
+
+
 class Estimation(NamedTuple):
   """Exchanges before the clients' real work, by which they estimate something together.
 
@@ -74,7 +85,7 @@ class Estimation(NamedTuple):
     times: How many exchanges.
   """
 
-  client: Callable[..., ClientResult]
+  client: ClientUpdate
   times: int
 
 
@@ -95,9 +106,9 @@ class Round(NamedTuple):
     estimation: Exchanges before that.
   """
 
-  client_update: Callable[..., ClientResult]
-  server_update: Callable[..., ServerVariables]
-  distribute: Callable[[ServerVariables], Mapping[str, Any]] = send_model
+  client_update: ClientUpdate
+  server_update: ServerUpdate
+  distribute: Callable[[ServerVariables], Parts] = send_model
   estimation: Optional[Estimation] = None
 
 

@@ -221,7 +221,9 @@ def _placed(value_type: Any, placement: Any) -> bool:
   return isinstance(value_type, tff.FederatedType) and value_type.placement is placement
 
 
-def _check_next(next_type, state_type, client_type) -> None:
+def _check_next(
+  next_type: tff.FunctionType, state_type: tff.Type, client_type: tff.Type
+) -> None:
   parameter, result = next_type.parameter, next_type.result
   _require(
     isinstance(parameter, tff.StructType) and len(parameter) == 3,
@@ -266,7 +268,7 @@ def _check_next(next_type, state_type, client_type) -> None:
   )
 
 
-def _check_getter(computation: tff.Computation, name: str, state) -> tff.Type:
+def _check_getter(computation: tff.Computation, name: str, state: tff.Type) -> tff.Type:
   signature = computation.type_signature
   _require(
     signature.parameter is not None and signature.parameter.is_assignable_from(state),
@@ -276,7 +278,9 @@ def _check_getter(computation: tff.Computation, name: str, state) -> tff.Type:
   return signature.result
 
 
-def _check_setter(computation: tff.Computation, name: str, state, value) -> None:
+def _check_setter(
+  computation: tff.Computation, name: str, state: tff.Type, value: tff.Type
+) -> None:
   signature = computation.type_signature
   parameter = signature.parameter
   _require(
