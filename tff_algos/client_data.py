@@ -42,7 +42,7 @@ class ClientInput(NamedTuple):
   """
 
   path: str
-  seed: np.ndarray
+  seed: np.ndarray[Any, Any]
 
 
 # What `tff.to_type` makes the TFF type of a `ClientInput` of: types, not values.
@@ -174,7 +174,9 @@ class ClientDirectory:
           "last layer one output for each class, or number the labels from 0."
         )
 
-  def examples(self, client: str, spec: ExampleSpec) -> tuple[np.ndarray, np.ndarray]:
+  def examples(
+    self, client: str, spec: ExampleSpec
+  ) -> tuple[np.ndarray[Any, Any], np.ndarray]:
     """The client's examples as arrays, x (n, ...) and y (n, ...)."""
     x, y = read(tf.constant(self.path(client)), spec)
     return x.numpy(), y.numpy()

@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 import tensorflow as tf
 
 from tff_algos.errors import InputError
 
-Weights = tuple  # of tf.Tensor or np.ndarray, in the order of `Model.weight_names`
+Weights = tuple[
+  Any, ...
+]  # of tf.Tensor or np.ndarray, in the order of `Model.weight_names`
 
 # What a metric gives: one number for each example, or totals and counts, see `Model`.
 MetricValue = Union["tf.Tensor", "tuple[tf.Tensor, tf.Tensor]"]

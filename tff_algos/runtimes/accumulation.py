@@ -38,7 +38,9 @@ class Accumulation:
     """The accumulators before any client."""
     return self._zero() if self._totals else []
 
-  def add(self, totals: list, results: Sequence[Mapping[Node, list]]) -> list[tf.Tensor]:
+  def add(
+    self, totals: list[Any], results: Sequence[Mapping[Node, list]]
+  ) -> list[tf.Tensor]:
     """The accumulators after some more clients."""
     if len(results) == ADDED_AT_ONCE and self._is_sum:
       return self._add_several(*totals, *(v for r in results for v in self._leaves(r)))
@@ -46,11 +48,11 @@ class Accumulation:
       totals = self._add(*totals, *self._leaves(result))
     return totals
 
-  def add_all(self, totals: list, results: Mapping[Node, list]) -> list[tf.Tensor]:
+  def add_all(self, totals: list[Any], results: Mapping[Node, list]) -> list[tf.Tensor]:
     """The accumulators after several more clients, whose leaves are stacked."""
     return self._add_all(*totals, *self._leaves(results)) if self._totals else []
 
-  def _leaves(self, results: Mapping[Node, list]) -> list:
+  def _leaves(self, results: Mapping[Node, list[Any]]) -> list:
     return [v for n in self.aggregates for v in results[n.inputs[0]]]
 
   def _trace_zero(self):
@@ -93,7 +95,7 @@ class Accumulation:
       parallel_iterations=1,
     )[1:]
 
-  def split(self, totals: list) -> dict[Node, list]:
+  def split(self, totals: list[Any]) -> dict[Node, list]:
     """Each aggregate's accumulator."""
     leaves = iter(totals)
     return {

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -70,8 +70,8 @@ class Blocks:
     self._do_work.trace()
 
   def run(
-    self, shared: Mapping[Node, list], own: Mapping[Node, list]
-  ) -> dict[Node, list]:
+    self, shared: Mapping[Node, list[Any]], own: Mapping[Node, list]
+  ) -> dict[Node, list[Any]]:
     """The requested values of a block of clients.
 
     Args:
@@ -97,7 +97,7 @@ class Blocks:
       for node, *each in zip(self.requested, *batches)
     }
 
-  def _run_alike(self, read, lengths, clients, shared, own) -> list:
+  def _run_alike(self, read, lengths, clients, shared, own) -> list[Any]:
     """The work of the clients of a block whose values have the same shapes."""
     is_whole = len(clients) == len(lengths)
     ends = np.cumsum(lengths, axis=0)
@@ -121,11 +121,11 @@ class Blocks:
     own = {**own, **values_of}
     return self._do_work(*self._arguments(self._work.inputs, shared, own))
 
-  def _arguments(self, inputs, shared, own) -> list:
+  def _arguments(self, inputs, shared, own) -> list[Any]:
     leaves_of = {**own, **shared}
     return [leaf for node in inputs for leaf in leaves_of[node]]
 
-  def _function(self, trace: Callable, inputs: list[Node]) -> tracing.Function:
+  def _function(self, trace: Callable[..., Any], inputs: list[Node]) -> tracing.Function:
     specs = [
       s if n.kind == "broadcast" else tf.TensorSpec([None, *s.shape], s.dtype)
       for n in inputs

@@ -37,7 +37,7 @@ sys.stdin.read()
 with contextlib.suppress(ProcessLookupError):
   os.killpg(int(sys.argv[1]), {signal.SIGKILL:d})
 """
-_guards: list[subprocess.Popen] = []
+_guards: list[subprocess.Popen[bytes]] = []
 
 
 def worker_binary() -> str:
@@ -54,7 +54,7 @@ def start(
   pass_fds: Sequence[int] = (),
   env: Optional[Mapping[str, str]] = None,
   cwd: Optional[str] = None,
-) -> subprocess.Popen:
+) -> subprocess.Popen[bytes]:
   """Starts a process that ends when the thread that calls this does.
 
   Args:
@@ -105,7 +105,7 @@ def end_children_with_this_process() -> None:
   os.close(read_end)
 
 
-def stop(process: subprocess.Popen) -> None:
+def stop(process: subprocess.Popen[bytes]) -> None:
   """Ends a process; waits for it."""
   if process.poll() is not None:
     return

@@ -126,7 +126,9 @@ class Plan:
       sums = [n for n in nodes if n.kind == "aggregate" and n.level == level + 1]
       self._levels.append((server, clients, accumulation.Accumulation(sums)))
 
-  def run(self, argument: Any, devices: Sequence[str], in_order: Callable) -> Any:
+  def run(
+    self, argument: Any, devices: Sequence[str], in_order: Callable[..., Any]
+  ) -> Any:
     """The result for an argument; clients are mapped by `in_order` on the devices."""
     if not self._is_federated:
       leaves = []
@@ -159,11 +161,13 @@ class Plan:
       at_server.update(sums.split(totals))
     return self._egest(at_server, at_clients, num_clients)
 
-  def _run_clients(self, step, sums, shared, at_clients, num_clients, in_order) -> list:
+  def _run_clients(
+    self, step, sums, shared, at_clients, num_clients, in_order
+  ) -> list[Any]:
     """Works on one client at a time; the accumulators after the last."""
     own = [n for n in step.inputs if n.kind != "broadcast"]
 
-    def work(device: str, client: int) -> dict[Node, list]:
+    def work(device: str, client: int) -> dict[Node, list[Any]]:
       given = dict(shared[device])
       for node in own:
         specs = values.specs_of(node.type)
@@ -179,11 +183,13 @@ class Plan:
         at_clients[node].append(results[node])
     return sums.add(totals, waiting)
 
-  def _run_blocks(self, work, sums, shared, at_clients, num_clients, in_order) -> list:
+  def _run_blocks(
+    self, work, sums, shared, at_clients, num_clients, in_order
+  ) -> list[Any]:
     """Works on blocks of clients; the accumulators after the last."""
     own = [n for n in work.inputs if n.kind != "broadcast"]
 
-    def run(device: str, clients: range) -> dict[Node, list]:
+    def run(device: str, clients: range) -> dict[Node, list[Any]]:
       stacked = {n: _stacked(n, [at_clients[n][c] for c in clients]) for n in own}
       return work.run(shared[device], stacked)
 
@@ -199,9 +205,9 @@ class Plan:
         at_clients[node].extend(each)
     return totals
 
-  def _ingest(self, argument: Any) -> tuple[dict, dict]:
-    at_server: dict[Node, list] = {}
-    at_clients: dict[Node, list[list]] = {}
+  def _ingest(self, argument: Any) -> tuple[dict[Any, Any], dict]:
+    at_server: dict[Node, list[Any]] = {}
+    at_clients: dict[Node, list[list[Any]]] = {}
     given = []
     if self._arguments:
       given = values.leaf_values(self._parameter, argument)
@@ -234,7 +240,7 @@ class Plan:
     return _map_results(out, self._results, self._result)
 
 
-def _map_results(function: Callable, results: Any, t: tff.Type) -> Any:
+def _map_results(function: Callable[..., Any], results: Any, t: tff.Type) -> Any:
   """A structure of the same names with `function` of each node and its type."""
   if isinstance(results, Node):
     return function(results, t)
@@ -242,12 +248,12 @@ def _map_results(function: Callable, results: Any, t: tff.Type) -> Any:
   return Struct([(n, _map_results(function, v, e)) for (n, v), e in elements])
 
 
-def _copied(values: dict[Node, list], device: str) -> dict[Node, list]:
+def _copied(values: dict[Node, list[Any]], device: str) -> dict[Node, list]:
   with tf.device(device):
     return {n: [tf.identity(v) for v in leaves] for n, leaves in values.items()}
 
 
-def _stacked(node: Node, of_clients: list[list]) -> list[tf.Tensor]:
+def _stacked(node: Node, of_clients: list[list[Any]]) -> list[tf.Tensor]:
   """The leaves of a node's values of several clients, stacked."""
   return [
     tf.constant(leaves, spec.dtype)

@@ -107,12 +107,14 @@ class InProcessContext(tff.framework.SyncContext):
     for queue in self._queues:
       queue.pool.shutdown(wait=True)
 
-  def _in_order(self, function: Callable, arguments: Iterable) -> Iterator:
+  def _in_order(
+    self, function: Callable[..., Any], arguments: Iterable[Any]
+  ) -> Iterator[Any]:
     """Maps on the devices in turn; in order, at most a few results ahead of the caller.
 
     `function` takes the device's name and an argument.
     """
-    waiting: collections.deque[concurrent.futures.Future] = collections.deque()
+    waiting: collections.deque[concurrent.futures.Future[Any]] = collections.deque()
     most = 2 * sum(queue.num_threads for queue in self._queues)
     try:
       for i, argument in enumerate(arguments):
@@ -167,6 +169,6 @@ _PLANS: dict[int, execution.Plan] = {}
 _PLANNING = threading.Lock()
 
 
-def _run_safely(function: Callable, device: str, argument: Any) -> Any:
+def _run_safely(function: Callable[..., Any], device: str, argument: Any) -> Any:
   with private_apis.safe_for_threads(), tf.device(device):
     return function(device, argument)

@@ -207,7 +207,7 @@ def _names(block) -> set[str]:
   return found
 
 
-def _placed_blocks(block) -> list:
+def _placed_blocks(block) -> list[Any]:
   t = block.type_signature
   if isinstance(t, tff.FederatedType):
     return [block]
@@ -236,7 +236,7 @@ def _returning(comp: tff.Computation, result_type: Any) -> tff.Computation:
 # --- Values ----------------------------------------------------------------------------
 
 
-def split_argument(value: Any, t: tff.Type, num_parts: int) -> list:
+def split_argument(value: Any, t: tff.Type, num_parts: int) -> list[Any]:
   """The argument with each part's clients: contiguous, the first parts one more.
 
   Args:
@@ -275,7 +275,7 @@ def with_clients(value: Any, t: tff.Type, which: slice) -> Any:
   )
 
 
-def join_results(comp: Mergeable, parts: list, at_server: Any) -> Any:
+def join_results(comp: Mergeable, parts: list[Any], at_server: Any) -> Any:
   """The whole computation's result.
 
   Args:

@@ -183,7 +183,7 @@ class Step:
     known = {node: values.pack(node.type, leaves) for node in self.inputs}
     return [values.flatten_tensors(n.type, _value_of(n, known)) for n in self.requested]
 
-  def run(self, leaves_of: Mapping[Node, list]) -> dict[Node, list]:
+  def run(self, leaves_of: Mapping[Node, list[Any]]) -> dict[Node, list]:
     """The requested values, by the leaves of the given ones."""
     if not self.requested:
       return {}

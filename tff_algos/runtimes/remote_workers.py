@@ -217,11 +217,11 @@ class _Context(tff.framework.SyncContext):
         raise WorkerLostError(f"No worker answers at {addresses}{self._why_lost()}.")
       time.sleep(_POLL_SECONDS)
 
-  def _run_all(self, comp: tff.Computation, arguments: Sequence[Any]) -> list:
+  def _run_all(self, comp: tff.Computation, arguments: Sequence[Any]) -> list[Any]:
     """The results for some arguments, each worked out by whichever worker is free."""
-    results: list = [None] * len(arguments)
+    results: list[Any] = [None] * len(arguments)
     waiting = collections.deque(range(len(arguments)))
-    running: dict[concurrent.futures.Future, tuple[int, RemoteWorker]] = {}
+    running: dict[concurrent.futures.Future[Any], tuple[int, RemoteWorker]] = {}
     # A computation that kills every worker is not to do so for ever.
     losses_left = 2 * len(self._workers)
 
@@ -283,7 +283,7 @@ class _Plan:
       self._compiled = _compile(comp)
     self._joins: dict[int, tff.Computation] = {}
 
-  def run(self, arg: Any, run_all: Callable) -> Any:
+  def run(self, arg: Any, run_all: Callable[..., Any]) -> Any:
     if self._parts is None:
       (result,) = run_all(self._compiled, [arg])
       return result

@@ -22,7 +22,7 @@ class Function:
   Have it traced before it is handed to threads: they would wait for each other.
   """
 
-  def __init__(self, function: Callable, specs: list[tf.TensorSpec]):
+  def __init__(self, function: Callable[..., Any], specs: list[tf.TensorSpec]):
     self._function, self._specs = function, specs
     self._traced: Optional[Any] = None
     self._tracing = threading.Lock()
@@ -35,7 +35,7 @@ class Function:
         self._traced = traced.get_concrete_function()
       return self._traced
 
-  def __call__(self, *leaves: Any) -> list:
+  def __call__(self, *leaves: Any) -> list[Any]:
     """The results for some leaves."""
     return self.trace()(*leaves)
 

@@ -94,7 +94,7 @@ def find_stunnel() -> str:
 
 def start_server(
   listener: int, port: int, files: TlsFiles, *, folder: str, log_path: str
-) -> subprocess.Popen:
+) -> subprocess.Popen[bytes]:
   """Starts the stunnel before a worker.
 
   Args:
@@ -120,7 +120,7 @@ def start_client(
   *,
   folder: str,
   log_path: str,
-) -> tuple[subprocess.Popen, list[str]]:
+) -> tuple[subprocess.Popen[bytes], list[str]]:
   """Starts the stunnel beside a program that uses workers.
 
   Args:

@@ -30,14 +30,14 @@ def is_ragged_shape(shape: tf.TensorShape) -> bool:
   return bool(shape.rank) and shape[0] is None
 
 
-def pack(t: tff.Type, leaves: Iterator) -> Any:
+def pack(t: tff.Type, leaves: Iterator[Any]) -> Any:
   """The value of a type, made of its leaves."""
   if isinstance(t, tff.StructType):
     return Struct([(n, pack(e, leaves)) for n, e in tff.structure.iter_elements(t)])
   return next(leaves)
 
 
-def map_struct(function: Callable, value: Any) -> Any:
+def map_struct(function: Callable[..., Any], value: Any) -> Any:
   """A structure of the same names with `function` of each leaf."""
   if isinstance(value, Struct):
     elements = tff.structure.iter_elements(value)
@@ -45,7 +45,7 @@ def map_struct(function: Callable, value: Any) -> Any:
   return function(value)
 
 
-def flatten(t: tff.Type, value: Any) -> list:
+def flatten(t: tff.Type, value: Any) -> list[Any]:
   """The leaves of a value from outside or from a trace, in the order of its type."""
   if isinstance(t, tff.StructType):
     elements = list(tff.structure.iter_elements(t))
@@ -64,7 +64,7 @@ def flatten(t: tff.Type, value: Any) -> list:
   return [value]
 
 
-def _elements(value: Any, names: list, t: tff.Type) -> list:
+def _elements(value: Any, names: list[Any], t: tff.Type) -> list:
   fields = _fields(value)
   if fields is not None and all(names) and all(name for name, _ in fields):
     given = dict(fields)
@@ -91,7 +91,7 @@ def _fields(value: Any) -> Optional[list[tuple[Optional[str], Any]]]:
   return list(zip(value._fields, value)) if hasattr(value, "_fields") else None
 
 
-def of_clients(value: Any, t: tff.FederatedType) -> Sequence | np.ndarray:
+def of_clients(value: Any, t: tff.FederatedType) -> Sequence[Any] | np.ndarray[Any, Any]:
   """The clients' values that were given for an argument.
 
   Raises:
@@ -105,7 +105,7 @@ def of_clients(value: Any, t: tff.FederatedType) -> Sequence | np.ndarray:
   )
 
 
-def as_tensors(specs: list[tf.TensorSpec], leaves: list) -> list[tf.Tensor]:
+def as_tensors(specs: list[tf.TensorSpec], leaves: list[Any]) -> list[tf.Tensor]:
   """Leaves as tensors of their dtypes."""
   return [tf.convert_to_tensor(v, s.dtype) for s, v in zip(specs, leaves)]
 
@@ -121,7 +121,7 @@ def to_numpy(tensor: tf.Tensor) -> Any:
   return np.asarray(tensor) if tensor.shape.rank else tensor.numpy()
 
 
-def leaf_values(t: tff.Type, value: Any) -> list:
+def leaf_values(t: tff.Type, value: Any) -> list[Any]:
   """The placed values of an argument, in the order of the placed types."""
   if isinstance(t, tff.FederatedType):
     return [value]

@@ -152,9 +152,9 @@ def _bring_loopback_up() -> None:
 class _Child:
   """A process that is to run all the time."""
 
-  def __init__(self, name: str, start: Callable[[], subprocess.Popen]):
+  def __init__(self, name: str, start: Callable[[], subprocess.Popen[bytes]]):
     self.name, self._start = name, start
-    self._process: Optional[subprocess.Popen] = None
+    self._process: Optional[subprocess.Popen[bytes]] = None
     self._started_at = 0.0
     self._delay = 0.0
     self.due_at = 0.0
