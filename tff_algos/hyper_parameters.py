@@ -13,6 +13,8 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Optional, TypeVar
 
+from tff_algos.errors import InputError
+
 _H = TypeVar("_H")
 
 
@@ -77,7 +79,7 @@ class HyperParameters:
 
   Raises:
     TypeError: A value has another type than its default.
-    ValueError: A value lies outside its range; the message names field and range.
+    InputError: A value lies outside its range; the message names field and range.
   """
 
   def __post_init__(self) -> None:
@@ -117,7 +119,7 @@ def _check_range(field: dataclasses.Field[Any], value: Any) -> None:
     if fits and meta["high"] is not None:
       fits = value <= meta["high"]
   if not fits:
-    raise ValueError(f"{field.name} must be {range_text(field)}; found {value!r}.")
+    raise InputError(f"{field.name} must be {range_text(field)}; found {value!r}.")
 
 
 def tunable_values(hparams: HyperParameters) -> OrderedDict[str, float]:

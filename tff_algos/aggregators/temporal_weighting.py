@@ -14,6 +14,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.aggregators.client_memory import ClientMemoryFactory, Contribution
+from tff_algos.errors import InputError
 from tff_algos.models.functional import Weights
 
 
@@ -55,18 +56,18 @@ class TemporalWeightingFactory(ClientMemoryFactory):
         added before.
 
     Raises:
-      ValueError: `base` or `total_weight` is out of range, or `sum_factory` averages.
+      InputError: `base` or `total_weight` is out of range, or `sum_factory` averages.
     """
     if not 1 <= base < math.inf:
-      raise ValueError(f"base must be finite and at least 1; found {base}.")
+      raise InputError(f"base must be finite and at least 1; found {base}.")
     if not 0 < total_weight < math.inf:
-      raise ValueError(f"total_weight must be positive and finite; found {total_weight}.")
+      raise InputError(f"total_weight must be positive and finite; found {total_weight}.")
     averages = (
       tff.aggregators.WeightedAggregationFactory,
       tff.aggregators.UnweightedMeanFactory,
     )
     if isinstance(sum_factory, averages):
-      raise ValueError(
+      raise InputError(
         "sum_factory must sum what the clients add, like tff.aggregators.SumFactory(); "
         f"found {type(sum_factory).__name__}, which averages."
       )

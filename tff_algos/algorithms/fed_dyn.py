@@ -15,6 +15,7 @@ import tensorflow as tf
 from tff_algos.client_work import local_training, tree_math
 from tff_algos.client_work.local_sgd import LocalSgd
 from tff_algos.client_work.model_update import model_update
+from tff_algos.errors import InputError
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model
 from tff_algos.templates import composer, rounds
@@ -66,10 +67,10 @@ def build_fed_dyn(
     model_aggregator: Replaces the mean of the updates.
 
   Raises:
-    ValueError: `num_clients` or `num_examples` is not positive.
+    InputError: `num_clients` or `num_examples` is not positive.
   """
   if num_clients < 1 or num_examples < 1:
-    raise ValueError(
+    raise InputError(
       "num_clients and num_examples must be at least 1; found "
       f"{num_clients} and {num_examples}."
     )

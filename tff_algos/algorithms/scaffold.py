@@ -15,6 +15,7 @@ import tensorflow as tf
 from tff_algos.algorithms import fed_avg
 from tff_algos.client_work import gradients, local_training, tree_math
 from tff_algos.client_work.model_update import model_update
+from tff_algos.errors import InputError
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model
 from tff_algos.templates import composer, rounds
@@ -67,10 +68,10 @@ def build_scaffold(
       variates keep their mean, of which they are defined.
 
   Raises:
-    ValueError: `num_clients` is not positive.
+    InputError: `num_clients` is not positive.
   """
   if num_clients < 1:
-    raise ValueError(f"num_clients must be at least 1; found {num_clients}.")
+    raise InputError(f"num_clients must be at least 1; found {num_clients}.")
 
   def zeros():
     return tree_math.zeros_like(model.initial_weights)

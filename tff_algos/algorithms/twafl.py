@@ -20,6 +20,7 @@ from tff_algos.algorithms import fed_avg
 from tff_algos.client_work import local_training, tree_math
 from tff_algos.client_work.model_update import model_update
 from tff_algos.distributors.partial_broadcast import PartialBroadcast
+from tff_algos.errors import InputError
 from tff_algos.hyper_parameters import HyperParameters, hparam
 from tff_algos.models.functional import Model, Weights
 from tff_algos.templates import composer, rounds
@@ -57,7 +58,7 @@ class _Schedule(HyperParameters):
   def __post_init__(self) -> None:
     super().__post_init__()
     if self.freq > self.rounds_in_loop:
-      raise ValueError(
+      raise InputError(
         f"freq must be <= rounds_in_loop; found {self.freq} and {self.rounds_in_loop}."
       )
 
@@ -121,7 +122,7 @@ def build_twafl(
       client takes its own again, stand no mean and no clipping.
 
   Raises:
-    ValueError: The model's layers cannot be divided, a number is not positive, or
+    InputError: The model's layers cannot be divided, a number is not positive, or
       `sum_factory` gives no sum.
   """
   factory = _factory(hparams, num_clients, num_examples, sum_factory)

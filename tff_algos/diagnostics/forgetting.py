@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tff_algos import client_data
 from tff_algos.client_data import ClientInput
 from tff_algos.client_work import tree_math
+from tff_algos.errors import InputError
 from tff_algos.models.functional import Model, Weights
 from tff_algos.simulation import evaluation
 from tff_algos.templates.stateful_process import StatefulProcess
@@ -53,11 +54,11 @@ def build_local_models(model: Model, process: StatefulProcess) -> LocalModels:
     with the server's variables and the arguments of `process.next`.
 
   Raises:
-    ValueError: The clients do not train by themselves, or send only parts of the model.
+    InputError: The clients do not train by themselves, or send only parts of the model.
   """
   work = process.client_work
   if work is None or len(process.next_fns) > 1:
-    raise ValueError(
+    raise InputError(
       "Local models are known only of algorithms whose clients send their whole model "
       "in every round: choose another algorithm."
     )

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tff_algos.errors import InputError
+
 
 def mean_wasserstein_distance(counts: NDArray[np.int64]) -> float:
   """Measures how far the clients' label distributions are from the global one.
@@ -30,7 +32,7 @@ def mean_wasserstein_distance(counts: NDArray[np.int64]) -> float:
     The mean distance, in class indices.
 
   Raises:
-    ValueError: counts are not a matrix, or a client holds nothing.
+    InputError: counts are not a matrix, or a client holds nothing.
   """
   # Here, as every training process imports this module and few measure the distance.
   from scipy import stats
@@ -73,7 +75,7 @@ def summarize(counts: NDArray[np.int64]) -> Summary:
     counts: >= 0, shape [clients, classes], the examples of each class.
 
   Raises:
-    ValueError: counts are not a matrix, or a client holds nothing.
+    InputError: counts are not a matrix, or a client holds nothing.
   """
   distance = mean_wasserstein_distance(counts)
   sizes, classes = counts.sum(axis=1), (counts > 0).sum(axis=1)
@@ -120,7 +122,7 @@ def draw_heat_map(
     counted: what is counted, in words.
 
   Raises:
-    ValueError: counts are not a matrix, or a client holds nothing.
+    InputError: counts are not a matrix, or a client holds nothing.
   """
   # Here, as every training process imports this module and few draw. `Figure` instead
   # of pyplot: no global state, no display.
@@ -219,7 +221,7 @@ def draw_columns(
     title: one line above the picture.
 
   Raises:
-    ValueError: counts are not a matrix, or a client holds nothing.
+    InputError: counts are not a matrix, or a client holds nothing.
   """
   from matplotlib import colormaps, figure, ticker
 
@@ -264,7 +266,7 @@ def draw_columns(
 def _check_counts(name: str, counts: NDArray[np.int64]) -> NDArray[np.int64]:
   counts = np.asarray(counts)
   if counts.ndim != 2 or not counts.size or (counts.sum(axis=1) <= 0).any():
-    raise ValueError(
+    raise InputError(
       f"{name}: counts must have shape [clients, classes] and every client an example, "
       f"but the shape is {counts.shape} or a row is empty: give what "
       "tff_algos.partitions.class_counts returns."

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from tff_algos.errors import InputError
+
 
 def epsilon(noise_multiplier: float, num_releases: int, delta: float) -> float:
   """The epsilon of an example's (epsilon, delta) differential privacy.
@@ -26,11 +28,11 @@ def epsilon(noise_multiplier: float, num_releases: int, delta: float) -> float:
     Epsilon >= 0; infinity without noise.
 
   Raises:
-    ValueError: An argument is out of range.
+    InputError: An argument is out of range.
   """
   is_whole = num_releases == int(num_releases)
   if not (noise_multiplier >= 0 and num_releases >= 0 and is_whole and 0 < delta < 1):
-    raise ValueError(
+    raise InputError(
       "noise_multiplier must be >= 0, num_releases a whole number >= 0 and delta in "
       f"(0, 1); found {noise_multiplier}, {num_releases} and {delta}."
     )

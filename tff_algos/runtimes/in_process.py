@@ -22,6 +22,7 @@ from typing import Any, Optional
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos.errors import InputError
 from tff_algos.runtimes import execution, private_apis
 
 
@@ -40,7 +41,7 @@ def prepare(devices: Optional[Sequence[str]] = None) -> list[str]:
     The names of the devices that clients are placed on.
 
   Raises:
-    ValueError: TensorFlow has no such device.
+    InputError: TensorFlow has no such device.
   """
   threads = tf.config.threading
   if not threads.get_intra_op_parallelism_threads():
@@ -68,7 +69,7 @@ class InProcessContext(tff.framework.SyncContext):
         sees, else its CPU.
 
     Raises:
-      ValueError: TensorFlow has no such device.
+      InputError: TensorFlow has no such device.
     """
     found = prepare(devices)
     self._is_closed = False
@@ -152,14 +153,14 @@ def _find_devices(names: Optional[Sequence[str]]) -> list[str]:
     return [d for d in there if d.startswith("GPU")] or ["CPU:0"]
   wanted = [name.upper() for name in names]
   if not wanted:
-    raise ValueError("Give at least one device, or none to take all GPUs.")
+    raise InputError("Give at least one device, or none to take all GPUs.")
   for name in wanted:
     if name not in there:
-      raise ValueError(
+      raise InputError(
         f"TensorFlow has no device {name!r} here: choose of {', '.join(there)}."
       )
   if len(set(wanted)) < len(wanted):
-    raise ValueError(f"A device is named twice: {', '.join(wanted)}.")
+    raise InputError(f"A device is named twice: {', '.join(wanted)}.")
   return wanted
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Optional
 
 import tensorflow_federated as tff
 
-from tff_algos.errors import UnsupportedComputationError
+from tff_algos.errors import InputError, UnsupportedComputationError
 from tff_algos.runtimes import compiler, values
 
 _blocks = tff.framework
@@ -246,14 +246,14 @@ def split_argument(value: Any, t: tff.Type, num_parts: int) -> list[Any]:
       are one part.
 
   Raises:
-    ValueError: The values are for different numbers of clients.
+    InputError: The values are for different numbers of clients.
     TypeError: What is to have a value for each client is no list.
   """
   counts = {
     len(values.of_clients(v, u)) for v, u in _placed_values(value, t) if _is_per_client(u)
   }
   if len(counts) > 1:
-    raise ValueError(
+    raise InputError(
       "The arguments are for different numbers of clients: "
       f"{', '.join(map(str, sorted(counts)))}; give one value for each client."
     )

@@ -23,7 +23,7 @@ from typing import Any, Optional
 
 import tensorflow_federated as tff
 
-from tff_algos.errors import WorkerLostError
+from tff_algos.errors import InputError, WorkerLostError
 from tff_algos.runtimes import child_process, mergeable, tunnel
 from tff_algos.runtimes.remote_connection import LostError, RemoteWorker
 
@@ -37,11 +37,11 @@ def parse_address(address: str) -> tuple[str, int]:
   """`host:port` or `[IPv6 address]:port` as host and port.
 
   Raises:
-    ValueError: It is neither.
+    InputError: It is neither.
   """
   found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^\s:\[\]]+)):(\d{1,5})", address)
   if not found or not 0 < int(found[3]) < 65536:
-    raise ValueError(f"A worker's address is host:port; found {address!r}.")
+    raise InputError(f"A worker's address is host:port; found {address!r}.")
   return found[1] or found[2], int(found[3])
 
 
@@ -49,14 +49,14 @@ def parse_addresses(workers: Sequence[str]) -> list[tuple[str, int]]:
   """Hosts and ports of several workers.
 
   Raises:
-    ValueError: There is none, one is given twice, or one is no address.
+    InputError: There is none, one is given twice, or one is no address.
   """
   if not workers:
-    raise ValueError("remote_workers needs the addresses of workers, as host:port.")
+    raise InputError("remote_workers needs the addresses of workers, as host:port.")
   addresses = [parse_address(worker) for worker in workers]
   for address, count in collections.Counter(addresses).items():
     if count > 1:
-      raise ValueError(f"The worker {address[0]}:{address[1]} is given {count} times.")
+      raise InputError(f"The worker {address[0]}:{address[1]} is given {count} times.")
   return addresses
 
 
@@ -82,7 +82,7 @@ class RemoteWorkers:
       log_path: File for the tunnel's output; default: one in the temporary folder.
 
     Raises:
-      ValueError: An address is ill-formed or given twice, or the files are not right.
+      InputError: An address is ill-formed or given twice, or the files are not right.
       FileNotFoundError: There is no stunnel.
       WorkerLostError: No worker answers.
     """

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Optional
 
 import tensorflow_federated as tff
 
+from tff_algos.errors import InputError
 from tff_algos.runtimes import (
   DESCRIPTIONS,
   in_process,
@@ -172,7 +173,7 @@ def create_runtime(
       workers'; None where they have no tunnel, on a trusted network.
 
   Raises:
-    ValueError: There is no such runtime or device, or workers or tls are not right.
+    InputError: There is no such runtime or device, or workers or tls are not right.
     FileNotFoundError: tls is given, and stunnel is not installed.
     WorkerLostError: The worker does not start, or no worker answers.
   """
@@ -182,7 +183,7 @@ def create_runtime(
     "remote_workers": lambda: _start_remote_workers(workers, tls, worker_log),
   }
   if name not in starts:
-    raise ValueError(
+    raise InputError(
       f"There is no runtime {name!r}: choose one of {', '.join(DESCRIPTIONS)}."
     )
   return Runtime(name, starts[name])

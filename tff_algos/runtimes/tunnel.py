@@ -23,6 +23,7 @@ _PROGRAMS = ("stunnel", "stunnel4")
 # the program will have.
 _HAND_OVER = """
 import os, sys
+from tff_algos.errors import InputError
 os.dup2(int(sys.argv[1]), 3)
 os.environ.update(LISTEN_FDS="1", LISTEN_PID=str(os.getpid()))
 os.execv(sys.argv[2], sys.argv[2:])
@@ -46,23 +47,23 @@ class TlsFiles(NamedTuple):
     """Reads the files.
 
     Raises:
-      ValueError: A file is missing, is not what it should be, or the key is another's.
+      InputError: A file is missing, is not what it should be, or the key is another's.
     """
     for name, path in self._asdict().items():
       if not os.path.isfile(path):
-        raise ValueError(f"There is no file {path}, which is to be the {name}.")
+        raise InputError(f"There is no file {path}, which is to be the {name}.")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
       context.load_verify_locations(self.authority)
     except (OSError, ssl.SSLError) as error:
-      raise ValueError(
+      raise InputError(
         f"The authority {self.authority} is no readable certificate: {error}."
       ) from error
     try:
       # Without a password here, OpenSSL would ask for it at the terminal.
       context.load_cert_chain(self.certificate, self.key, password="")
     except (OSError, ssl.SSLError, ValueError) as error:
-      raise ValueError(
+      raise InputError(
         f"The files {self.certificate} and {self.key} are not a certificate and its "
         f"key without a password: {error}."
       ) from error

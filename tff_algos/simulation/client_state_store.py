@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import tree
 
+from tff_algos.errors import InputError
+
 
 class ClientStateStore:
   """The clients' states in memory, saved to disk one file for each that changed.
@@ -73,14 +75,14 @@ def load_structure(path: str, like: Any) -> Any:
     like: A value of the same structure.
 
   Raises:
-    ValueError: The file holds other shapes or dtypes than `like`.
+    InputError: The file holds other shapes or dtypes than `like`.
   """
   with np.load(path) as file:
     leaves = [file[name] for name in file.files]
   expected = tree.flatten(like)
   found = [(v.dtype, v.shape) for v in leaves]
   if found != [(np.asarray(v).dtype, np.shape(v)) for v in expected]:
-    raise ValueError(
+    raise InputError(
       f"{path} holds other arrays than this run's model and algorithm have: it belongs "
       "to another run."
     )

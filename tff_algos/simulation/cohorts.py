@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from tff_algos.errors import InputError
 from tff_algos.simulation import seeds
 
 
@@ -20,10 +21,10 @@ def uniform_cohort(
     round_num: The round, from 0.
 
   Raises:
-    ValueError: The cohort is empty or larger than the population.
+    InputError: The cohort is empty or larger than the population.
   """
   if not 1 <= clients_per_round <= num_clients:
-    raise ValueError(
+    raise InputError(
       f"clients_per_round must be in 1..{num_clients}, the number of clients; found "
       f"{clients_per_round}."
     )

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 
 from tff_algos.client_data import ClientDirectory, ClientInput
+from tff_algos.errors import InputError
 from tff_algos.models.functional import Weights
 from tff_algos.simulation import checkpoints, cohorts, seeds, traffic
 from tff_algos.simulation.client_state_store import ClientStateStore
@@ -44,10 +45,10 @@ class Settings:
   def __post_init__(self) -> None:
     for name in ("rounds", "clients_per_round", "eval_every"):
       if getattr(self, name) < 1:
-        raise ValueError(f"{name} must be at least 1; found {getattr(self, name)}.")
+        raise InputError(f"{name} must be at least 1; found {getattr(self, name)}.")
     for name in ("seed", "checkpoint_every"):
       if getattr(self, name) < 0:
-        raise ValueError(f"{name} must not be negative; found {getattr(self, name)}.")
+        raise InputError(f"{name} must not be negative; found {getattr(self, name)}.")
 
 
 class RoundStart(NamedTuple):
@@ -110,7 +111,7 @@ def simulate(
 
   Raises:
     FileNotFoundError: `resume`, and there is no checkpoint.
-    ValueError: The cohort is larger than the population, a client has a label for which
+    InputError: The cohort is larger than the population, a client has a label for which
       the model has no output, the checkpoint belongs to another model or algorithm, or a
       new run's folder holds checkpoints.
   """
@@ -124,11 +125,11 @@ def simulate(
   folder = settings.checkpoint_folder
   if resume:
     if folder is None:
-      raise ValueError("To resume a run, say where its checkpoints are.")
+      raise InputError("To resume a run, say where its checkpoints are.")
     state, _, records = checkpoints.restore(folder, state, store)
     records = [_as_unbroken(record, settings) for record in records]
   elif folder is not None and checkpoints.exists(folder):
-    raise ValueError(
+    raise InputError(
       f"{folder} holds a run's checkpoints: resume that run, or choose another folder."
     )
   on_start(records)

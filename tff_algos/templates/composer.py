@@ -26,6 +26,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos import client_data, hyper_parameters
+from tff_algos.errors import InputError
 from tff_algos.models.functional import Model
 from tff_algos.templates import client_results
 from tff_algos.templates.ledger import Ledger, RoundTraffic
@@ -81,7 +82,7 @@ def compose_process(
   def client_work(variables, client_state, examples, seed, *, kind=""):
     this = kinds[kind]
     if this.estimation is not None:
-      raise ValueError(
+      raise InputError(
         "The clients of this round first estimate something together, so that one "
         "client's work cannot be done by itself."
       )

@@ -9,6 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos import client_data
+from tff_algos.errors import InputError
 from tff_algos.models.functional import ExampleSpec
 from tff_algos.templates.rounds import RoundOutput
 from tff_algos.templates.stateful_process import StatefulProcess
@@ -35,10 +36,10 @@ def as_learning_process(
   it: `next` is `(<S@SERVER, {D}@CLIENTS> -> <state=S@SERVER, metrics=M@SERVER>)`.
 
   Raises:
-    ValueError: The process's clients keep a state, for which TFF has no place.
+    InputError: The process's clients keep a state, for which TFF has no place.
   """
   if not process.is_stateless:
-    raise ValueError(
+    raise InputError(
       "A LearningProcess cannot keep the clients' states: use the process itself, or "
       "on_device_next for clients that keep their own."
     )
