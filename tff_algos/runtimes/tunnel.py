@@ -16,6 +16,7 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tff_algos.errors import InputError
 from tff_algos.runtimes import child_process
 
 _PROGRAMS = ("stunnel", "stunnel4")
@@ -23,7 +24,6 @@ _PROGRAMS = ("stunnel", "stunnel4")
 # the program will have.
 _HAND_OVER = """
 import os, sys
-from tff_algos.errors import InputError
 os.dup2(int(sys.argv[1]), 3)
 os.environ.update(LISTEN_FDS="1", LISTEN_PID=str(os.getpid()))
 os.execv(sys.argv[2], sys.argv[2:])

@@ -65,8 +65,7 @@ def compose_process(
     aggregators: An aggregation factory for each part of the message.
     init_server: `() -> extra`.
     init_client: `() -> C`.
-    kind_of_round: `(number of rounds done) -> name` of the next one's kind; given where
-      there are several.
+    kind_of_round: `(rounds done) -> name` of the next one's, where there are several.
 
   Raises:
     ProcessTypeError: The functions do not fit together.
@@ -83,8 +82,7 @@ def compose_process(
     this = kinds[kind]
     if this.estimation is not None:
       raise InputError(
-        "The clients of this round first estimate something together, so that one "
-        "client's work cannot be done by itself."
+        "The clients of this round first estimate something together: none works alone."
       )
     h = hyper_parameters.with_values(hparams, composition.constant_hparams())
     parts = this.distribute(variables)
