@@ -42,7 +42,7 @@ class ClientInput(NamedTuple):
   """
 
   path: str
-  seed: np.ndarray[Any, Any]
+  seed: npt.NDArray[np.int32]
 
 
 # What `tff.to_type` makes the TFF type of a `ClientInput` of: types, not values.
@@ -60,7 +60,8 @@ class Examples(NamedTuple):
 
 
 def _bytes_of(spec: tf.TensorSpec) -> int:
-  return int(np.prod(spec.shape.as_list(), dtype=np.int64)) * spec.dtype.size
+  size: int = spec.dtype.size
+  return int(np.prod(spec.shape.as_list(), dtype=np.int64)) * size
 
 
 def read(path: tf.Tensor, spec: ExampleSpec) -> Examples:
@@ -176,7 +177,7 @@ class ClientDirectory:
 
   def examples(
     self, client: str, spec: ExampleSpec
-  ) -> tuple[np.ndarray[Any, Any], np.ndarray]:
+  ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """The client's examples as arrays, x (n, ...) and y (n, ...)."""
     x, y = read(tf.constant(self.path(client)), spec)
     return x.numpy(), y.numpy()

@@ -12,9 +12,8 @@ import tensorflow as tf
 
 from tff_algos.errors import InputError
 
-Weights = tuple[
-  Any, ...
-]  # of tf.Tensor or np.ndarray, in the order of `Model.weight_names`
+# Of tf.Tensor or np.ndarray, in the order of `Model.weight_names`.
+Weights = tuple[Any, ...]
 
 # What a metric gives: one number for each example, or totals and counts, see `Model`.
 MetricValue = Union["tf.Tensor", "tuple[tf.Tensor, tf.Tensor]"]
@@ -119,7 +118,7 @@ class Model:
   preprocess: Callable[[tf.Tensor], tf.Tensor] = scale_pictures
   soft_targets: Optional[SoftTargets] = None
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.soft_targets is None and self.example_losses is sparse_cross_entropy:
       targets = SoftTargets(tf.nn.softmax, soft_cross_entropy)
       object.__setattr__(self, "soft_targets", targets)

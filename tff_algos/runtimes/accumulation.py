@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -34,13 +34,13 @@ class Accumulation:
     )
     self._add_all = tracing.Function(self._trace_add_all, self._totals + many)
 
-  def zero(self) -> list[tf.Tensor]:
+  def zero(self) -> Sequence[tf.Tensor]:
     """The accumulators before any client."""
     return self._zero() if self._totals else []
 
   def add(
-    self, totals: list[Any], results: Sequence[Mapping[Node, list]]
-  ) -> list[tf.Tensor]:
+    self, totals: Sequence[tf.Tensor], results: Sequence[Mapping[Node, list[tf.Tensor]]]
+  ) -> Sequence[tf.Tensor]:
     """The accumulators after some more clients."""
     if len(results) == ADDED_AT_ONCE and self._is_sum:
       return self._add_several(*totals, *(v for r in results for v in self._leaves(r)))
@@ -48,11 +48,13 @@ class Accumulation:
       totals = self._add(*totals, *self._leaves(result))
     return totals
 
-  def add_all(self, totals: list[Any], results: Mapping[Node, list]) -> list[tf.Tensor]:
+  def add_all(
+    self, totals: Sequence[tf.Tensor], results: Mapping[Node, list[tf.Tensor]]
+  ) -> Sequence[tf.Tensor]:
     """The accumulators after several more clients, whose leaves are stacked."""
     return self._add_all(*totals, *self._leaves(results)) if self._totals else []
 
-  def _leaves(self, results: Mapping[Node, list[Any]]) -> list:
+  def _leaves(self, results: Mapping[Node, list[tf.Tensor]]) -> list[tf.Tensor]:
     return [v for n in self.aggregates for v in results[n.inputs[0]]]
 
   def _trace_zero(self):
@@ -95,7 +97,7 @@ class Accumulation:
       parallel_iterations=1,
     )[1:]
 
-  def split(self, totals: list[Any]) -> dict[Node, list]:
+  def split(self, totals: Sequence[tf.Tensor]) -> dict[Node, list[tf.Tensor]]:
     """Each aggregate's accumulator."""
     leaves = iter(totals)
     return {
@@ -130,15 +132,21 @@ def _node_of(tensor_name: str) -> str:
   return tensor_name.split(":")[0]
 
 
-def _terms(tensor_name: str, nodes, arguments, functions) -> Optional[list[str]]:
+def _terms(
+  tensor_name: str,
+  nodes: Iterable[tf.compat.v1.NodeDef],
+  arguments: Mapping[str, list[str]],
+  functions: Mapping[str, Any],
+) -> Optional[list[str]]:
   """The arguments that a tensor is the sum of; None where it is not one of a few."""
   name, *place = tensor_name.split(":")
   if name in arguments:
     return arguments[name]
   node = next(n for n in nodes if n.name == name)
   inputs = [i for i in node.input if not i.startswith("^")]
-  terms: list[Any] = [_terms(i, nodes, arguments, functions) for i in inputs]
-  if None in terms:
+  found = [_terms(i, nodes, arguments, functions) for i in inputs]
+  terms = [t for t in found if t is not None]
+  if len(terms) < len(found):
     return None
   if node.op == "Identity":
     return terms[0]

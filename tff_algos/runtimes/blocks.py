@@ -18,10 +18,11 @@ The rule, which looks at the computation only:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from tff_algos.runtimes import planning, private_apis, tracing, values
@@ -51,7 +52,9 @@ _LOOPED = {
 class Blocks:
   """The vectorised form of the clients' work between two exchanges."""
 
-  def __init__(self, readings: list[Node], work: planning.Step, is_given):
+  def __init__(
+    self, readings: list[Node], work: planning.Step, is_given: Callable[[Node], bool]
+  ):
     self._reading = planning.Step(readings, is_given)
     self._work = work
     self.requested = work.requested
@@ -70,8 +73,8 @@ class Blocks:
     self._do_work.trace()
 
   def run(
-    self, shared: Mapping[Node, list[Any]], own: Mapping[Node, list]
-  ) -> dict[Node, list[Any]]:
+    self, shared: Mapping[Node, list[tf.Tensor]], own: Mapping[Node, list[tf.Tensor]]
+  ) -> dict[Node, list[tf.Tensor]]:
     """The requested values of a block of clients.
 
     Args:
@@ -97,7 +100,14 @@ class Blocks:
       for node, *each in zip(self.requested, *batches)
     }
 
-  def _run_alike(self, read, lengths, clients, shared, own) -> list[Any]:
+  def _run_alike(
+    self,
+    read: list[tf.Tensor],
+    lengths: npt.NDArray[np.int32],
+    clients: list[int],
+    shared: Mapping[Node, list[tf.Tensor]],
+    own: Mapping[Node, list[tf.Tensor]],
+  ) -> Sequence[list[tf.Tensor]]:
     """The work of the clients of a block whose values have the same shapes."""
     is_whole = len(clients) == len(lengths)
     ends = np.cumsum(lengths, axis=0)
@@ -121,7 +131,12 @@ class Blocks:
     own = {**own, **values_of}
     return self._do_work(*self._arguments(self._work.inputs, shared, own))
 
-  def _arguments(self, inputs, shared, own) -> list[Any]:
+  def _arguments(
+    self,
+    inputs: list[Node],
+    shared: Mapping[Node, list[tf.Tensor]],
+    own: Mapping[Node, list[tf.Tensor]],
+  ) -> list[tf.Tensor]:
     leaves_of = {**own, **shared}
     return [leaf for node in inputs for leaf in leaves_of[node]]
 
@@ -206,7 +221,8 @@ def _can_be_stacked(node: Node) -> bool:
 
 
 def _bytes_of(spec: tf.TensorSpec) -> int:
-  return int(np.prod(spec.shape.as_list(), dtype=np.int64)) * spec.dtype.size
+  size: int = spec.dtype.size
+  return int(np.prod(spec.shape.as_list(), dtype=np.int64)) * size
 
 
 def _is_fast(graph_def: tf.compat.v1.GraphDef) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -22,7 +23,9 @@ from tff_algos.runtimes import (
 from tff_algos.runtimes.planning import Node, Step
 from tff_algos.runtimes.values import Struct
 
-_UNKNOWN = object()
+# For each node the leaves of its value, and those of each client's value of it.
+_Leaves = dict[Node, list[tf.Tensor]]
+_ClientLeaves = dict[Node, list[list[Any]]]
 
 
 class _ClientWork:
@@ -30,24 +33,23 @@ class _ClientWork:
 
   def __init__(self, requested: list[Node], is_given: Callable[[Node], bool]):
     self.requested, self._is_given = requested, is_given
-    self._step: Optional[Step] = None
-    self._in_blocks: Any = _UNKNOWN
     self._planning = threading.Lock()
 
   def for_clients(self, num_clients: int) -> Step | blocks.Blocks:
     """How that many clients work, traced: one by one or in blocks."""
     with self._planning:
-      in_blocks = self._plan_blocks() if num_clients >= blocks.FEWEST_CLIENTS else None
-      if in_blocks is None and self._step is None:
-        self._step = Step(self.requested, self._is_given)
-      work: Any = in_blocks or self._step
+      in_blocks = self._in_blocks if num_clients >= blocks.FEWEST_CLIENTS else None
+      work = in_blocks or self._one_by_one
       work.prepare()
       return work
 
-  def _plan_blocks(self) -> Optional[blocks.Blocks]:
-    if self._in_blocks is _UNKNOWN:
-      self._in_blocks = blocks.plan(self.requested, self._is_given)
-    return self._in_blocks
+  @functools.cached_property
+  def _one_by_one(self) -> Step:
+    return Step(self.requested, self._is_given)
+
+  @functools.cached_property
+  def _in_blocks(self) -> Optional[blocks.Blocks]:
+    return blocks.plan(self.requested, self._is_given)
 
 
 class Plan:
@@ -77,7 +79,7 @@ class Plan:
     self._results = planning.result_of(planning.plan_block(block.result, env))
     self._plan_steps()
 
-  def _plan_local(self, block) -> None:
+  def _plan_local(self, block: tff.framework.Lambda) -> None:
     def trace(*leaves):
       argument = None
       if self._parameter is not None:
@@ -127,7 +129,10 @@ class Plan:
       self._levels.append((server, clients, accumulation.Accumulation(sums)))
 
   def run(
-    self, argument: Any, devices: Sequence[str], in_order: Callable[..., Any]
+    self,
+    argument: Any,
+    devices: Sequence[str],
+    in_order: Callable[..., Iterator[Any]],
   ) -> Any:
     """The result for an argument; clients are mapped by `in_order` on the devices."""
     if not self._is_federated:
@@ -154,20 +159,29 @@ class Plan:
         n: at_server[n.inputs[0]] for n in work.inputs if n.kind == "broadcast"
       }
       shared = {device: _copied(broadcast, device) for device in devices}
-      run = self._run_blocks if isinstance(work, blocks.Blocks) else self._run_clients
       for node in self._kept.intersection(work.requested):
         at_clients[node] = []
-      totals = run(work, sums, shared, at_clients, num_clients, in_order)
+      rest = sums, shared, at_clients, num_clients, in_order
+      if isinstance(work, blocks.Blocks):
+        totals = self._run_blocks(work, *rest)
+      else:
+        totals = self._run_clients(work, *rest)
       at_server.update(sums.split(totals))
     return self._egest(at_server, at_clients, num_clients)
 
   def _run_clients(
-    self, step, sums, shared, at_clients, num_clients, in_order
-  ) -> list[Any]:
+    self,
+    step: Step,
+    sums: accumulation.Accumulation,
+    shared: Mapping[str, _Leaves],
+    at_clients: _ClientLeaves,
+    num_clients: int,
+    in_order: Callable[..., Iterator[Any]],
+  ) -> Sequence[tf.Tensor]:
     """Works on one client at a time; the accumulators after the last."""
     own = [n for n in step.inputs if n.kind != "broadcast"]
 
-    def work(device: str, client: int) -> dict[Node, list[Any]]:
+    def work(device: str, client: int) -> _Leaves:
       given = dict(shared[device])
       for node in own:
         specs = values.specs_of(node.type)
@@ -184,12 +198,18 @@ class Plan:
     return sums.add(totals, waiting)
 
   def _run_blocks(
-    self, work, sums, shared, at_clients, num_clients, in_order
-  ) -> list[Any]:
+    self,
+    work: blocks.Blocks,
+    sums: accumulation.Accumulation,
+    shared: Mapping[str, _Leaves],
+    at_clients: _ClientLeaves,
+    num_clients: int,
+    in_order: Callable[..., Iterator[Any]],
+  ) -> Sequence[tf.Tensor]:
     """Works on blocks of clients; the accumulators after the last."""
     own = [n for n in work.inputs if n.kind != "broadcast"]
 
-    def run(device: str, clients: range) -> dict[Node, list[Any]]:
+    def run(device: str, clients: range) -> _Leaves:
       stacked = {n: _stacked(n, [at_clients[n][c] for c in clients]) for n in own}
       return work.run(shared[device], stacked)
 
@@ -205,9 +225,9 @@ class Plan:
         at_clients[node].extend(each)
     return totals
 
-  def _ingest(self, argument: Any) -> tuple[dict[Any, Any], dict]:
-    at_server: dict[Node, list[Any]] = {}
-    at_clients: dict[Node, list[list[Any]]] = {}
+  def _ingest(self, argument: Any) -> tuple[_Leaves, _ClientLeaves]:
+    at_server: _Leaves = {}
+    at_clients: _ClientLeaves = {}
     given = []
     if self._arguments:
       given = values.leaf_values(self._parameter, argument)
@@ -221,7 +241,9 @@ class Plan:
         at_clients[node] = [values.flatten(node.type, v) for v in each]
     return at_server, at_clients
 
-  def _egest(self, at_server, at_clients, num_clients) -> Any:
+  def _egest(
+    self, at_server: _Leaves, at_clients: _ClientLeaves, num_clients: int
+  ) -> Any:
     def out(node: Node, t: tff.Type) -> Any:
       if node.at_server:
         return values.pack(node.type, map(values.to_numpy, at_server[node]))
@@ -248,7 +270,7 @@ def _map_results(function: Callable[..., Any], results: Any, t: tff.Type) -> Any
   return Struct([(n, _map_results(function, v, e)) for (n, v), e in elements])
 
 
-def _copied(values: dict[Node, list[Any]], device: str) -> dict[Node, list]:
+def _copied(values: _Leaves, device: str) -> _Leaves:
   with tf.device(device):
     return {n: [tf.identity(v) for v in leaves] for n, leaves in values.items()}
 

@@ -7,7 +7,7 @@ where no client's result depends on an aggregate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Optional
 
 import tensorflow_federated as tff
@@ -18,6 +18,9 @@ from tff_algos.runtimes import compiler, values
 _blocks = tff.framework
 _Struct = tff.structure.Struct
 _AGGREGATE = "federated_aggregate"
+
+# What a block binds to names: the value of each.
+_Calls = Mapping[str, tff.framework.ComputationBuildingBlock]
 
 
 class Mergeable(NamedTuple):
@@ -96,7 +99,7 @@ def _is_per_client(t: tff.Type) -> bool:
   return is_federated and t.placement is tff.CLIENTS and not t.all_equal
 
 
-def _moves_to_server(call) -> bool:
+def _moves_to_server(call: tff.framework.ComputationBuildingBlock) -> bool:
   if call.argument is None or not isinstance(call.type_signature, tff.FederatedType):
     return False
   return call.type_signature.placement is tff.SERVER and tff.types.contains(
@@ -105,7 +108,7 @@ def _moves_to_server(call) -> bool:
   )
 
 
-def _check(calls, aggregates) -> None:
+def _check(calls: _Calls, aggregates: list[str]) -> None:
   for name in aggregates:
     uri = calls[name].function.uri
     if uri != _AGGREGATE:
@@ -120,7 +123,7 @@ def _check(calls, aggregates) -> None:
       )
 
 
-def _without_report(call):
+def _without_report(call: tff.framework.Call) -> tff.framework.Call:
   """The aggregation that gives what it has accumulated."""
   value, zero, accumulate, merge, _ = (call.argument[i] for i in range(5))
   sum_type = merge.type_signature.result
@@ -133,12 +136,16 @@ def _without_report(call):
   return _blocks.Call(_blocks.Intrinsic(_AGGREGATE, signature), argument)
 
 
-def _reference(t: tff.Type):
+def _reference(t: tff.Type) -> tff.framework.Reference:
   return _blocks.Reference("x", t)
 
 
 def _join_builder(
-  whole, calls, cut, at_server, server_types
+  whole: tff.framework.Lambda,
+  calls: _Calls,
+  cut: _Calls,
+  at_server: list[tff.framework.ComputationBuildingBlock],
+  server_types: list[tff.Type],
 ) -> Callable[[int], tff.Computation]:
   merges = [_computation(call.argument[3]) for call in cut.values()]
   reports = [_computation(call.argument[4]) for call in cut.values()]
@@ -163,7 +170,12 @@ def _join_builder(
   return build_join
 
 
-def _rest(whole, calls, cut, at_server) -> tff.Computation:
+def _rest(
+  whole: tff.framework.Lambda,
+  calls: _Calls,
+  cut: _Calls,
+  at_server: list[tff.framework.ComputationBuildingBlock],
+) -> tff.Computation:
   """From the argument and the aggregates to what is at the server in the end."""
   name = next(_blocks.unique_name_generator(whole))
   types = [call.type_signature for call in cut.values()]
@@ -176,13 +188,17 @@ def _rest(whole, calls, cut, at_server) -> tff.Computation:
   return _computation(_blocks.Lambda(name, given.type_signature, block))
 
 
-def _block(calls, result):
+def _block(
+  calls: _Calls, result: tff.framework.ComputationBuildingBlock
+) -> tff.framework.Block:
   """The result, after those of the calls that it needs."""
   needed = _needed([result], calls)
   return _blocks.Block([(n, c) for n, c in calls.items() if n in needed], result)
 
 
-def _needed(blocks, calls) -> set[str]:
+def _needed(
+  blocks: Iterable[tff.framework.ComputationBuildingBlock], calls: _Calls
+) -> set[str]:
   """The names of the calls that some blocks depend on."""
   found: set[str] = set()
   waiting = list(blocks)
@@ -194,7 +210,7 @@ def _needed(blocks, calls) -> set[str]:
   return found
 
 
-def _names(block) -> set[str]:
+def _names(block: tff.framework.ComputationBuildingBlock) -> set[str]:
   """All references; in the call-dominant form no name stands for two things."""
   found: set[str] = set()
 
@@ -207,7 +223,9 @@ def _names(block) -> set[str]:
   return found
 
 
-def _placed_blocks(block) -> list[Any]:
+def _placed_blocks(
+  block: tff.framework.ComputationBuildingBlock,
+) -> list[tff.framework.ComputationBuildingBlock]:
   t = block.type_signature
   if isinstance(t, tff.FederatedType):
     return [block]
@@ -223,7 +241,7 @@ def _placed_blocks(block) -> list[Any]:
   return [leaf for element in elements for leaf in _placed_blocks(element)]
 
 
-def _computation(block) -> tff.Computation:
+def _computation(block: tff.framework.ComputationBuildingBlock) -> tff.Computation:
   return tff.framework.ConcreteComputation.from_building_block(block)
 
 

@@ -7,9 +7,10 @@ that are asked of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.errors import UnsupportedComputationError
@@ -31,12 +32,18 @@ class Node:
   `level` counts the exchanges from clients to server that it depends on.
   """
 
-  def __init__(self, kind: str, t: tff.FederatedType, inputs=(), detail: Any = None):
+  def __init__(
+    self,
+    kind: str,
+    t: tff.FederatedType,
+    inputs: Iterable[Node] = (),
+    detail: Any = None,
+  ):
     self.kind, self.type, self.inputs, self.detail = kind, t.member, tuple(inputs), detail
     self.at_server = t.placement is tff.SERVER
     self.all_equal = t.all_equal
     below = max((n.level for n in self.inputs), default=0)
-    self.level = below + 1 if kind == "aggregate" else below
+    self.level: int = below + 1 if kind == "aggregate" else below
 
   @property
   def is_source(self) -> bool:
@@ -44,7 +51,9 @@ class Node:
     return self.kind in ("argument", "broadcast", "aggregate")
 
 
-def plan_block(block, env: Mapping[str, Any]) -> Any:
+def plan_block(
+  block: tff.framework.ComputationBuildingBlock, env: Mapping[str, Any]
+) -> Any:
   """The symbolic value of a block: `Node`s, structs of them, or `Lazy` expressions."""
   t = block.type_signature
   if tff.types.contains_only(t, lambda part: isinstance(part, tff.StructType)):
@@ -77,7 +86,12 @@ def plan_block(block, env: Mapping[str, Any]) -> Any:
   )
 
 
-def _plan_intrinsic(uri: str, argument, result_type, env) -> Node:
+def _plan_intrinsic(
+  uri: str,
+  argument: tff.framework.ComputationBuildingBlock,
+  result_type: tff.FederatedType,
+  env: Mapping[str, Any],
+) -> Node:
   if uri == _VALUE or uri in _EVAL_URIS:
     return Node(uri, result_type, detail=Lazy(argument, env))
   if uri == "federated_value_at_clients":
@@ -177,13 +191,13 @@ class Step:
     if self.requested:
       self.function.trace()
 
-  def trace(self, *flat):
+  def trace(self, *flat: tf.Tensor) -> list[list[tf.Tensor]]:
     """The requested leaves, by those of the given nodes, inside a trace."""
     leaves = iter(flat)
     known = {node: values.pack(node.type, leaves) for node in self.inputs}
     return [values.flatten_tensors(n.type, _value_of(n, known)) for n in self.requested]
 
-  def run(self, leaves_of: Mapping[Node, list[Any]]) -> dict[Node, list]:
+  def run(self, leaves_of: Mapping[Node, list[tf.Tensor]]) -> dict[Node, list[tf.Tensor]]:
     """The requested values, by the leaves of the given ones."""
     if not self.requested:
       return {}

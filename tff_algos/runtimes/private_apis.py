@@ -65,7 +65,7 @@ def safe_for_threads() -> Iterator[None]:
     context.function_call_options = before
 
 
-def load_functions(library) -> dict[str, Any]:
+def load_functions(library: Any) -> dict[str, Any]:
   """Makes the functions of a graph's library anew, with names that nothing else has.
 
   `tf.graph_util.import_graph_def` would keep their names, of which two computations from
@@ -89,7 +89,10 @@ def load_functions(library) -> dict[str, Any]:
     )
     signature.canonicalized_input_signature.CopyFrom(encode((inputs, {})))
     signature.output_signature.CopyFrom(encode(outputs))
-  return function_deserialization.load_function_def_library(library, signatures)
+  functions: dict[str, Any] = function_deserialization.load_function_def_library(
+    library, signatures
+  )
+  return functions
 
 
 def has_vectorised_form(operation: str) -> bool:

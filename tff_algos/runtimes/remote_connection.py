@@ -58,7 +58,7 @@ class _Stub(tff.framework.RemoteExecutorStub):
       return error.code() not in _LOST_CODES
     return True
 
-  def _call(self, method: Any, request) -> Any:
+  def _call(self, method, request):
     future = method.future(request)
     while True:
       try:
@@ -74,7 +74,7 @@ class _Stub(tff.framework.RemoteExecutorStub):
           raise LostError(error.details()) from error
         raise
 
-  def _tell(self, method: Any, request, response: Any) -> Any:
+  def _tell(self, method, request, response):
     """A call that nobody waits for: a lost worker has forgotten everything anyway."""
     try:
       future = method.future(request)

@@ -137,7 +137,12 @@ class _Tunnel:
     log_path: Where its output is.
   """
 
-  def __init__(self, addresses, files: tunnel.TlsFiles, log_path: Optional[str]):
+  def __init__(
+    self,
+    addresses: Sequence[tuple[str, int]],
+    files: tunnel.TlsFiles,
+    log_path: Optional[str],
+  ):
     if threading.current_thread() is not threading.main_thread():
       raise RuntimeError(
         "Start the remote_workers runtime in the main thread: its tunnel would end with "
@@ -225,7 +230,7 @@ class _Context(tff.framework.SyncContext):
     # A computation that kills every worker is not to do so for ever.
     losses_left = 2 * len(self._workers)
 
-    def collect(future) -> None:
+    def collect(future: concurrent.futures.Future[Any]) -> None:
       nonlocal losses_left
       number, worker = running.pop(future)
       try:

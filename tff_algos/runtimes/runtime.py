@@ -114,7 +114,7 @@ class Runtime:
   def __enter__(self) -> Runtime:
     return self.install()
 
-  def __exit__(self, *_) -> None:
+  def __exit__(self, *_: object) -> None:
     if len(self._installations) > 1:
       self._leave()
     else:
@@ -131,7 +131,7 @@ class _Installation:
 class _Here(threading.local):
   """What this thread has installed, the last one last."""
 
-  def __init__(self):
+  def __init__(self) -> None:
     self.installations: list[_Installation] = []
 
 
@@ -189,12 +189,14 @@ def create_runtime(
   return Runtime(name, starts[name])
 
 
-def _start_in_process(num_threads, devices) -> Running:
+def _start_in_process(
+  num_threads: Optional[int], devices: Optional[Sequence[str]]
+) -> Running:
   context = in_process.InProcessContext(num_threads, devices)
   return Running(context, context.close)
 
 
-def _start_local_worker(log_path) -> Running:
+def _start_local_worker(log_path: Optional[str]) -> Running:
   worker = local_worker.LocalWorker(log_path)
   notice = (
     f"local_worker: TFF's worker listens on port {worker.worker.port} of every network "
@@ -204,6 +206,8 @@ def _start_local_worker(log_path) -> Running:
   return Running(worker.context, worker.close, notice, worker.peak_memory)
 
 
-def _start_remote_workers(workers, tls, log_path) -> Running:
+def _start_remote_workers(
+  workers: Sequence[str], tls: Optional[TlsFiles], log_path: Optional[str]
+) -> Running:
   remote = remote_workers.RemoteWorkers(workers, tls, log_path)
   return Running(remote.context, remote.close, remote.notice)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -35,15 +35,18 @@ class Function:
         self._traced = traced.get_concrete_function()
       return self._traced
 
-  def __call__(self, *leaves: Any) -> list[Any]:
-    """The results for some leaves."""
-    return self.trace()(*leaves)
+  def __call__(self, *leaves: tf.Tensor) -> Sequence[Any]:
+    """The results for some leaves, nested as the function gives them."""
+    results: Sequence[Any] = self.trace()(*leaves)
+    return results
 
 
 class Lazy:
   """An unplaced expression, evaluated in whichever trace needs its value."""
 
-  def __init__(self, block, env):
+  def __init__(
+    self, block: tff.framework.ComputationBuildingBlock, env: Mapping[str, Any]
+  ):
     self.block, self.env = block, env
 
   def evaluate(self) -> Any:
@@ -51,7 +54,9 @@ class Lazy:
     return evaluate(self.block, self.env)
 
 
-def evaluate(block, env: Mapping[str, Any]) -> Any:
+def evaluate(
+  block: tff.framework.ComputationBuildingBlock, env: Mapping[str, Any]
+) -> Any:
   """The value of a block without federated parts: tensors, structs, functions."""
   if isinstance(block, _blocks.Reference):
     value = env[block.name]
@@ -83,7 +88,7 @@ def evaluate(block, env: Mapping[str, Any]) -> Any:
   )
 
 
-def _call_tensorflow(block, argument: Any) -> Any:
+def _call_tensorflow(block: tff.framework.CompiledComputation, argument: Any) -> Any:
   """Puts a TensorFlow computation's graph into the function that is being traced."""
   signature = block.type_signature
   proto = block.proto.tensorflow
@@ -138,7 +143,7 @@ def _take_functions(graph_def: tf.compat.v1.GraphDef) -> None:
   graph_def.ClearField("library")
 
 
-def tensor_names(binding) -> list[str]:
+def tensor_names(binding: Any) -> list[str]:
   """The names of the leaves of a TensorFlow computation's argument or result."""
   kind = binding.WhichOneof("binding")
   if kind == "struct":

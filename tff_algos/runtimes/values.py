@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -64,7 +65,7 @@ def flatten(t: tff.Type, value: Any) -> list[Any]:
   return [value]
 
 
-def _elements(value: Any, names: list[Any], t: tff.Type) -> list:
+def _elements(value: Any, names: list[Optional[str]], t: tff.Type) -> list[Any]:
   fields = _fields(value)
   if fields is not None and all(names) and all(name for name, _ in fields):
     given = dict(fields)
@@ -91,7 +92,7 @@ def _fields(value: Any) -> Optional[list[tuple[Optional[str], Any]]]:
   return list(zip(value._fields, value)) if hasattr(value, "_fields") else None
 
 
-def of_clients(value: Any, t: tff.FederatedType) -> Sequence[Any] | np.ndarray[Any, Any]:
+def of_clients(value: Any, t: tff.FederatedType) -> Sequence[Any] | npt.NDArray[Any]:
   """The clients' values that were given for an argument.
 
   Raises:
