@@ -270,8 +270,8 @@ FAULTS = (
   Fault(
     "dp-sgd: noise without the clip norm",
     "tff_algos/privacy/dp_sgd_step.py",
-    "hparams.noise_multiplier * hparams.clip_norm\n",
-    "hparams.noise_multiplier\n",
+    "deviation = h.noise_multiplier * h.clip_norm\n",
+    "deviation = h.noise_multiplier\n",
     _replay("fedavg_dpsgd"),
   ),
   Fault(
@@ -306,14 +306,14 @@ FAULTS = (
   # The composer.
   Fault(
     "composer: updates that are not finite count",
-    "tff_algos/templates/composer.py",
+    "tff_algos/templates/client_results.py",
     "tf.reduce_all(tf.math.is_finite(tf.stack(lengths)))",
     "tf.reduce_any(tf.stack(lengths) > -1.0)",
     _of("conformance/test_non_finite_updates.py", "fedavg"),
   ),
   Fault(
     "composer: a dropped client's state changes",
-    "tff_algos/templates/composer.py",
+    "tff_algos/templates/client_results.py",
     "lambda: (tf.nest.map_structure(tf.zeros_like, sent), old_client_state),",
     "lambda: (tf.nest.map_structure(tf.zeros_like, sent), result.client_state),",
     _of("conformance/test_non_finite_updates.py", "scaffold"),
@@ -328,10 +328,24 @@ FAULTS = (
   ),
   Fault(
     "accumulation: several clients at once, one left out",
-    "tff_algos/runtimes/planning.py",
-    "[tf.add_n(values) for values in zip(*leaves)]",
-    "[tf.add_n(values[:-1]) for values in zip(*leaves)]",
+    "tff_algos/runtimes/accumulation.py",
+    "[tf.add_n(terms) for terms in zip(*leaves)]",
+    "[tf.add_n(terms[:-1]) for terms in zip(*leaves)]",
     ("tests/runtimes/test_in_process.py",),
+  ),
+  Fault(
+    "planning: what an aggregate reports is left out",
+    "tff_algos/runtimes/planning.py",
+    'return Node("map", result_type, [total], report)',
+    "return total",
+    _of("runtimes/test_in_process.py", "every_use_of_an_aggregate"),
+  ),
+  Fault(
+    "runtime: the context before does not come back",
+    "tff_algos/runtimes/runtime.py",
+    "tff.framework.set_default_context(here.pop().before)",
+    "here.pop()",
+    _of("runtimes/test_runtime.py", "brings_back_the_context"),
   ),
   # Simulation.
   Fault(
