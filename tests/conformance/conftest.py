@@ -9,7 +9,7 @@ import problems
 import pytest
 from replays import SEED
 
-_KEPT = 32
+_KEPT = 12
 
 
 @pytest.fixture(scope="session")

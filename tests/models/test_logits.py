@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tff_algos import client_data
 from tff_algos.algorithms import fed_avg
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, InputWarning
 from tff_algos.models import functional, keras
 from tff_algos.simulation import loop
 
@@ -63,7 +63,7 @@ def test_model_that_ends_in_probabilities_is_warned_of(build, name):
   keras_model = build()
   if not keras_model.built:
     keras_model.build((None, 4))
-  with pytest.warns(UserWarning, match="taken for logits") as caught:
+  with pytest.warns(InputWarning, match="taken for logits") as caught:
     keras.from_keras(keras_model, _SPEC)
   (warning,) = caught
   assert f"ends in a {name}," in str(warning.message)
@@ -73,7 +73,7 @@ def test_model_that_ends_in_probabilities_is_warned_of(build, name):
 def test_sequences_that_end_in_probabilities_are_warned_of():
   last = _layers.TimeDistributed(_layers.Dense(3, activation="softmax"))
   keras_model = tf.keras.Sequential([_layers.Input([5, 4]), last])
-  with pytest.warns(UserWarning, match="taken for logits"):
+  with pytest.warns(InputWarning, match="taken for logits"):
     keras.from_keras(keras_model, _SEQUENCES, loss=functional.sequence_cross_entropy)
 
 

@@ -18,7 +18,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 import tensorflow as tf
 
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, InputWarning
 from tff_algos.models import functional
 
 _STATEFUL = re.compile(r"(?!Stateless).*(Random|TruncatedNormal|Multinomial|PyFunc)")
@@ -64,7 +64,7 @@ def from_keras(
     preprocess: Stored batch -> float batch; default: uint8 pictures to 0..1.
 
   Warns:
-    UserWarning: The model ends in a softmax or sigmoid, and `loss` takes logits.
+    InputWarning: The model ends in a softmax or sigmoid, and `loss` takes logits.
 
   Raises:
     InputError: The model is not built, has no trainable weight, does not take the
@@ -150,6 +150,7 @@ def from_keras(
       f"The Keras model {keras_model.name!r} ends in a {last.lower()}, but its outputs "
       "are taken for logits, of which the loss takes the softmax: leave the last "
       "activation out, or pass a loss= of probabilities.",
+      InputWarning,
       stacklevel=2,
     )
   return model
