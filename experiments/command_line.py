@@ -16,13 +16,19 @@ import os
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from absl import app, flags, logging
 
 from tff_algos import preflight
-from tff_algos.errors import InputError, UnsupportedComputationError, WorkerLostError
+from tff_algos.errors import (
+  InputError,
+  InputWarning,
+  UnsupportedComputationError,
+  WorkerLostError,
+)
 
 STOPPED_EARLY = os.EX_TEMPFAIL
 
@@ -119,6 +125,8 @@ def start(
     # absl raises the verbosity to INFO where the flag was not given.
     if not preflight.asks_for_messages(sys.argv):
       logging.set_verbosity(logging.WARNING)
+    # Of warnings, `preflight` silences libraries' for programs; these are the user's.
+    warnings.filterwarnings("default", category=InputWarning)
     try:
       return main()
     except BrokenPipeError:  # `--list | head`: the reader has seen enough.

@@ -16,7 +16,6 @@ import warnings
 import pytest
 
 from tff_algos import preflight
-from tff_algos.errors import InputWarning
 
 try:
   import tomllib
@@ -450,11 +449,3 @@ def test_checkout_that_is_not_installed_is_told_by_python():
   done = _run(sys.executable, "-S", _TRAIN)
   assert (done.returncode, done.stdout) == (1, "")
   assert done.stderr.endswith("ModuleNotFoundError: No module named 'tff_algos'\n")
-
-
-def test_what_is_silenced_is_not_what_is_said_of_input():
-  with warnings.catch_warnings(record=True) as caught:
-    preflight.quiet([])
-    warnings.warn("of a library", stacklevel=1)
-    warnings.warn("of what was given", InputWarning, stacklevel=1)
-  assert [str(warning.message) for warning in caught] == ["of what was given"]

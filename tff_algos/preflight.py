@@ -1,6 +1,6 @@
 """Checks in seconds what would otherwise end in a crash or an endless wait.
 
-Imports the standard library and our errors alone, to run before TensorFlow does.
+Imports nothing but the standard library, so that it can run before TensorFlow does.
 TensorFlow ends with an illegal instruction on a processor without AVX, and TFF waits
 without end for a worker that cannot start.
 """
@@ -17,8 +17,6 @@ import types
 import warnings
 from collections.abc import Sequence
 from typing import Any
-
-from tff_algos.errors import InputWarning
 
 _PYTHON = ((3, 9), (3, 11))
 # The tag of TFF's one wheel is manylinux_2_31_x86_64.
@@ -179,13 +177,12 @@ def asks_for_messages(argv: Sequence[str]) -> bool:
 
 
 def quiet(argv: Sequence[str]) -> None:
-  """Silences TensorFlow, CUDA and Python's warnings, not ours, without `--verbosity`."""
+  """Silences TensorFlow, CUDA and Python warnings unless `--verbosity` is in `argv`."""
   if asks_for_messages(argv):
     return
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
   os.environ.setdefault("GRPC_VERBOSITY", "NONE")
   warnings.filterwarnings("ignore")
-  warnings.filterwarnings("default", category=InputWarning)
 
 
 def check_and_quiet(argv: Sequence[str]) -> None:
