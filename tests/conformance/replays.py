@@ -311,10 +311,8 @@ def _fed_reg(modified_gradient: bool):
 
 _LOCAL_SETTINGS = {
   "plain": dict(),
-  "momentum": dict(momentum=0.9),
-  "uniform": dict(client_weighting="uniform"),
-  "whole": dict(batch_size=None),
-  "one_epoch": dict(epochs=1, batch_size=1, learning_rate=0.05),
+  "whole_uniform": dict(batch_size=None, client_weighting="uniform"),
+  "one_epoch_momentum": dict(epochs=1, batch_size=1, learning_rate=0.05, momentum=0.9),
 }
 _SERVER_RATE = dict(server_rate=dict(server_learning_rate=0.6))
 
@@ -381,9 +379,8 @@ REPLAYS: Mapping[str, Row] = {
         "adaptive_broadcast": dict(direction="broadcast"),
         "fixed_client_state": dict(weight="fixed"),
         "fixed_broadcast": dict(weight="fixed", direction="broadcast"),
-        "momentum": dict(momentum=0.9),
+        "momentum_uniform": dict(momentum=0.9, client_weighting="uniform"),
         "momentum_broadcast": dict(momentum=0.9, direction="broadcast"),
-        "uniform": dict(client_weighting="uniform"),
         "whole": dict(batch_size=None),
         "server_rate": dict(server_learning_rate=0.6),
       },
