@@ -13,7 +13,7 @@ import tree
 
 from tff_algos import client_data
 from tff_algos.algorithms import twafl
-from tff_algos.runtimes import planning, runtime
+from tff_algos.runtimes import runtime, tracing
 from tff_algos.simulation import (
   checkpoints,
   cohorts,
@@ -628,9 +628,9 @@ def test_a_second_run_traces_nothing(federation, process_of, monkeypatch):
   process = process_of("scaffold")
   loop.simulate(process, federation.clients, _settings(2))
   traced = []
-  original = planning.concrete_function
+  original = tracing._call_tensorflow
   monkeypatch.setattr(
-    planning, "concrete_function", lambda *a: traced.append(a) or original(*a)
+    tracing, "_call_tensorflow", lambda *a: traced.append(a) or original(*a)
   )
   with runtime.create_runtime("in_process"):
     loop.simulate(process, federation.clients, _settings(2))
