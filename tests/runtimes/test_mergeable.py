@@ -105,11 +105,12 @@ def test_parts_are_merged_before_the_report(num_parts):
   add = tff.tensorflow.computation(lambda x, y: x + y, pair)
   square = tff.tensorflow.computation(lambda x: x * x, np.int32)
 
-  @tff.federated_computation(integer)
-  def squared_total(values):
-    return tff.federated_aggregate(values, 0, add, add, square)
+  @tff.federated_computation(integer, _AT_SERVER)
+  def squared_total(values, other):
+    return tff.federated_aggregate(values, 0, add, add, square), other
 
-  assert _run_in_parts(squared_total, [([1, 2, 3])], num_parts) == (36, num_parts)
+  found = _run_in_parts(squared_total, ([1, 2, 3], 4.0), num_parts)
+  assert found == ((36, 4.0), num_parts)
 
 
 def test_without_an_aggregation_there_is_nothing_to_join():
