@@ -11,7 +11,7 @@ import argparse
 import importlib.metadata
 import platform
 
-from tff_algos.algorithms import registry
+from tff_algos import preflight
 
 _PACKAGES = {
   "tff_algos": "tff-algos",
@@ -32,6 +32,9 @@ def main() -> None:
   """Prints both lists; the command line takes nothing but `--help`."""
   summary = "Lists the algorithms of tff_algos and the versions of what they run on."
   argparse.ArgumentParser(prog="python -m tff_algos", description=summary).parse_args()
+  preflight.defer_tensorflow()
+  from tff_algos.algorithms import registry  # Which imports TensorFlow, put off.
+
   rows = registry.ALGORITHMS.values()
   name_width = max(len(row.name) for row in rows)
   builder_width = max(len(row.builder.__name__) for row in rows)

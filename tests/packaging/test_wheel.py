@@ -113,8 +113,10 @@ def _assert_is_usable(python: pathlib.Path, folder: pathlib.Path) -> None:
 def test_wheel_holds_the_library_and_nothing_else(wheel):
   names = set(zipfile.ZipFile(wheel).namelist())
   library = {name for name in names if name.startswith("tff_algos/")}
-  sources = (_ROOT / "tff_algos").rglob("*.py")
-  of_python = {path.relative_to(_ROOT).as_posix() for path in sources}
+  sources = (_ROOT / "tff_algos").rglob("*.py*")
+  of_python = {
+    path.relative_to(_ROOT).as_posix() for path in sources if path.suffix != ".pyc"
+  }
   assert library == of_python | {"tff_algos/py.typed"}
   assert all(".dist-info/" in name for name in names - library)
 
