@@ -74,11 +74,14 @@ from .privacy.accounting import GaussianMechanism as GaussianMechanism
 from .privacy.accounting import epsilon as epsilon
 from .runtimes.runtime import create_runtime as create_runtime
 from .runtimes.tunnel import TlsFiles as TlsFiles
+from .simulation.client_source import ClientSource as ClientSource
 from .simulation.evaluation import build_evaluation as build_evaluation
 from .simulation.loop import Settings as Settings
 from .simulation.loop import simulate as simulate
+from .simulation.program import train_with_client_states as train_with_client_states
 from .simulation.seeds import client_seed as client_seed
 from .templates.algorithm import Algorithm as Algorithm
+from .templates.client_readings import dataset_seed as dataset_seed
 from .templates.composer import compose_process as compose_process
 from .templates.rounds import Estimation as Estimation
 from .templates.rounds import Round as Round
@@ -88,3 +91,4 @@ from .templates.stateful_process import StatefulProcess as StatefulProcess
 from .templates.views import as_learning_process as as_learning_process
 from .templates.views import from_learning_process as from_learning_process
 from .templates.views import on_device_next as on_device_next
+from .templates.views import over_datasets as over_datasets

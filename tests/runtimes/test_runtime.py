@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import glob
 import itertools
 import os
@@ -428,3 +429,36 @@ def test_no_worker_outlives_a_killed_program(tmp_path):
       process.kill()
       process.wait()
   assert _ends(worker)
+
+
+def test_serves_threads_that_have_no_context_of_their_own(outside):
+  def in_thread(work):
+    results = []
+
+    def run():
+      try:
+        results.append(work())
+      except RuntimeError as error:
+        results.append(str(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return results[0]
+
+  with runtime.create_runtime() as first:
+    assert in_thread(lambda: _add_one(5)) == 6
+    with runtime.create_runtime():
+      assert in_thread(lambda: _add_one(5)) == 6
+      first.close()
+      assert in_thread(lambda: _add_one(5)) == 6
+  assert "No default context" in in_thread(lambda: _add_one(5))
+
+
+def test_runs_inside_of_an_event_loop(outside):
+  async def work():
+    return _add_one(5)
+
+  for name in ("in_process", "local_worker"):
+    with runtime.create_runtime(name):
+      assert asyncio.run(work()) == 6

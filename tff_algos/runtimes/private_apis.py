@@ -7,6 +7,7 @@ Nothing else in `tff_algos` imports from inside them. After an upgrade of either
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,6 +23,12 @@ from tensorflow.python.ops.parallel_for.pfor import (
 from tensorflow.python.saved_model import (
   function_deserialization,
   nested_structure_coder,
+)
+
+# What a program's state may hold besides arrays; only its subclasses are public. After an
+# upgrade: whether `tff.program` has it now.
+from tensorflow_federated.python.common_libs.serializable import (
+  Serializable as Serializable,
 )
 
 
@@ -42,6 +49,29 @@ def default_context() -> Any:
       "being built, first."
     )
   return stack._stack[0]
+
+
+def serve_other_threads(context: Any) -> None:
+  """Has threads that have no default context of their own run things on this one.
+
+  TFF's default context is one for each thread, and a new thread's is one object for all
+  of them, which refuses everything. There is no public way to change it. After an
+  upgrade: whether a new thread's stack still begins with an object that all share.
+
+  Args:
+    context: A `tff.framework.SyncContext`; None: such threads have none again.
+  """
+  found: list[Any] = []
+  look = threading.Thread(
+    target=lambda: found.append(tff.framework.get_context_stack()._stack[0])
+  )
+  look.start()
+  look.join()
+  [shared] = found
+  if context is not None:
+    shared.invoke = context.invoke
+  else:
+    vars(shared).pop("invoke", None)
 
 
 @contextlib.contextmanager

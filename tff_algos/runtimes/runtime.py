@@ -18,6 +18,7 @@ from tff_algos.runtimes import (
   private_apis,
   remote_workers,
 )
+from tff_algos.runtimes.federated_context import FederatedContext
 from tff_algos.runtimes.tunnel import TlsFiles
 
 
@@ -43,7 +44,8 @@ class Runtime:
   Use it as a context manager, or `install()` it for the rest of the program. Installed
   runtimes may be nested and closed in any order: in the end TFF's default context is
   again the one before the first of them. As that is one for each thread, so is what is
-  installed.
+  installed; but threads that have none use the one that was installed last, in whichever
+  thread.
 
   Attributes:
     name: One of `DESCRIPTIONS`.
@@ -85,10 +87,22 @@ class Runtime:
       self._is_open = True
     if not self._installations:
       atexit.register(self.close)
-    self._installations.append(_Installation(before))
+    self._installations.append(_Installation(before, self.context))
     _HERE.installations.append(self._installations[-1])
     tff.framework.set_default_context(self.context)
+    _serve(self._installations[-1])
     return self
+
+  def federated_context(self) -> tff.program.FederatedContext:
+    """The runtime for federated programs: `tff.learning.programs` and `tff.program`.
+
+    Install it as TFF's context, such as by `tff.framework.set_default_context`, and run
+    the program there; what it invokes runs on this runtime until that is closed.
+
+    Unlike TFF's `NativeFederatedContext` it takes the list of a round's clients whole,
+    and gives back what clients keep.
+    """
+    return FederatedContext(lambda comp, arg: self.context.invoke(comp, arg))
 
   def close(self) -> None:
     """Stops what was started; the default context before it is back."""
@@ -104,7 +118,9 @@ class Runtime:
     return self._running.worker_peak_memory()
 
   def _leave(self) -> None:
-    self._installations.pop().is_over = True
+    installation = self._installations.pop()
+    installation.is_over = True
+    _serve_no_more(installation)
     here = _HERE.installations
     while here and here[-1].is_over:
       tff.framework.set_default_context(here.pop().before)
@@ -124,8 +140,8 @@ class Runtime:
 class _Installation:
   """That a runtime is installed; one that is over waits for those installed after it."""
 
-  def __init__(self, before: Any):
-    self.before, self.is_over = before, False
+  def __init__(self, before: Any, context: tff.framework.SyncContext):
+    self.before, self.context, self.is_over = before, context, False
 
 
 class _Here(threading.local):
@@ -136,6 +152,23 @@ class _Here(threading.local):
 
 
 _HERE = _Here()
+
+# Of all threads, the last one last.
+_EVERYWHERE: list[_Installation] = []
+_SERVING = threading.Lock()
+
+
+def _serve(installation: _Installation) -> None:
+  with _SERVING:
+    _EVERYWHERE.append(installation)
+    private_apis.serve_other_threads(installation.context)
+
+
+def _serve_no_more(installation: _Installation) -> None:
+  with _SERVING:
+    _EVERYWHERE.remove(installation)
+    last = _EVERYWHERE[-1].context if _EVERYWHERE else None
+    private_apis.serve_other_threads(last)
 
 
 @atexit.register

@@ -93,6 +93,31 @@ def drop_non_finite(
   )
 
 
+def drop_empty(
+  output: ClientWorkOutput, old_client_state: Any, has_examples: tf.Tensor
+) -> ClientWorkOutput:
+  """Gives a client without examples no weight and leaves its state alone."""
+  sent = output.message, output.weight, output.totals["averages"]
+  (message, weight, averages), client_state = tf.cond(
+    has_examples,
+    lambda: (sent, output.client_state),
+    lambda: (tf.nest.map_structure(tf.zeros_like, sent), old_client_state),
+  )
+  counts = output.totals["counts"]
+  nothing = OrderedDict(
+    num_examples=tf.constant(0, tf.int64), num_accepted=0, num_dropped=1
+  )
+  return ClientWorkOutput(
+    message=message,
+    weight=weight,
+    client_state=client_state,
+    totals=OrderedDict(
+      averages=averages,
+      counts=tf.cond(has_examples, lambda: counts, lambda: nothing),
+    ),
+  )
+
+
 def finish_metrics(totals: Mapping[str, Any]) -> OrderedDict[str, tf.Tensor]:
   """The round's metrics, from the sums of its clients' `totals`."""
   pairs = totals["averages"].items()

@@ -26,8 +26,10 @@ from typing import Any, Optional
 
 import tensorflow_federated as tff
 
+from tff_algos.errors import InputError
 from tff_algos.models.functional import Model
 from tff_algos.privacy.accounting import GaussianMechanism
+from tff_algos.templates.client_readings import ClientReading
 from tff_algos.templates.ledger import RoundTraffic, bytes_per_client
 
 
@@ -52,12 +54,14 @@ class StatefulProcess(tff.templates.IterativeProcess):
     client_work: Optional[Callable[..., Any]] = None,
     count_traffic: Optional[Callable[[], Mapping[str, RoundTraffic]]] = None,
     model: Optional[Model] = None,
+    over: Optional[Callable[[ClientReading], StatefulProcess]] = None,
   ):
     """Checks all types and keeps the computations.
 
     `next_fns` are the `next` of each kind of round by name; `next` itself is the last.
     Where there are several, `kind_of_round` says which, by the number of rounds done.
-    `client_work` and `model` are kept for who wants to look at what one client does.
+    `client_work` and `model` are kept for who wants to look at what one client does, and
+    `over` for clients who get at their examples in another way.
     `count_traffic` makes `traffic`; default: what crosses in the compiled rounds, without
     parts' names.
 
@@ -109,7 +113,7 @@ class StatefulProcess(tff.templates.IterativeProcess):
     self._initialize_client, self._client_work = initialize_client_fn, client_work
     self._count_traffic = count_traffic
     self._privacy: Optional[GaussianMechanism] = None
-    self._model = model
+    self._model, self._over = model, over
     self._get_model_weights = get_model_weights
     self._set_model_weights = set_model_weights
     self._get_hparams = get_hparams
@@ -149,6 +153,22 @@ class StatefulProcess(tff.templates.IterativeProcess):
     changed = copy.copy(self)
     changed._privacy = privacy
     return changed
+
+  def over(self, reading: ClientReading) -> StatefulProcess:
+    """The same process over clients who get at their examples in another way.
+
+    Server and client states are of the same types, so either goes on with the other's.
+
+    Raises:
+      InputError: `compose_process` has not made this process.
+    """
+    if self._over is None:
+      raise InputError(
+        "This process was not made by compose_process, so it takes its clients' data as "
+        "it is: give what its `next` takes."
+      )
+    changed = self._over(reading)
+    return changed.with_privacy(self._privacy) if self._privacy else changed
 
   @property
   def next_fns(self) -> Mapping[str, tff.Computation]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 from tff_algos import client_data
 from tff_algos.errors import InputError
 from tff_algos.models.functional import ExampleSpec
+from tff_algos.templates.client_readings import FromDatasets
 from tff_algos.templates.rounds import RoundOutput
 from tff_algos.templates.stateful_process import StatefulProcess
 
@@ -25,6 +26,35 @@ class OnDeviceInput(NamedTuple):
 
   state: object
   data: client_data.ClientInput
+
+
+def over_datasets(
+  process: StatefulProcess, element_spec: Any = None, *, seed: int = 0
+) -> StatefulProcess:
+  """The same process over clients' data sets: D is `<x, y>*`.
+
+  What a client draws in a round is of a key made of its examples in their order, the
+  number of rounds done and `seed` (`dataset_seed`), so that rounds are reproducible
+  wherever they are run. Clients with the same examples draw the same. One without
+  examples counts for nothing, as a dropped one, and keeps its state.
+
+  Rounds over files are faster: TFF's own runtimes send all of the data again each round,
+  and `in_process` does not work on blocks of clients here.
+
+  Args:
+    process: One that `compose_process` has made, as all builders do.
+    element_spec: What the data sets' elements are, as `dataset.element_spec` or a
+      `ClientData`'s `element_type_structure` has it: `(x, y)` or a mapping of x and y, of
+      an example as the model takes it or of a batch. Batches are joined: a local step
+      takes as many examples as the hyper-parameters say. Default: `(x, y)` of an example.
+    seed: The seed of all draws, >= 0.
+
+  Raises:
+    InputError: The elements are not such, or the process is not.
+  """
+  if process.model is None:
+    raise InputError("This process says nothing of its model: give one of our builders'.")
+  return process.over(FromDatasets(process.model.example_spec, element_spec, seed))
 
 
 def as_learning_process(

@@ -1,0 +1,248 @@
+"""TFF's federated programs on our runtimes, and ours for clients with a state."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+import tree
+
+import tff_algos
+
+ROUNDS, PER_ROUND, SEED = 3, 2, 4
+_SPEC = tff_algos.ExampleSpec(tf.TensorSpec([3], tf.float32), tf.TensorSpec([], tf.int32))
+
+
+@pytest.fixture(scope="module")
+def runtime():
+  with tff_algos.create_runtime() as installed:
+    yield installed
+
+
+@pytest.fixture
+def federated(runtime):
+  """The context of programs, installed."""
+  context = runtime.federated_context()
+  with tff.framework.get_context_stack().install(context):
+    yield context
+
+
+@pytest.fixture(scope="module")
+def clients(tmp_path_factory):
+  draw = np.random.default_rng(0)
+  data = {}
+  for i in range(5):
+    x = draw.normal(size=(6 + i, 3)).astype(np.float32)
+    data[str(i)] = x, draw.integers(0, 2, 6 + i)
+  return tff_algos.write_clients(str(tmp_path_factory.mktemp("clients")), data, _SPEC)
+
+
+@pytest.fixture(scope="module")
+def model(runtime):
+  layers = [tf.keras.layers.Input([3]), tf.keras.layers.Dense(2)]
+  keras_model = tf.keras.Sequential(layers)
+  tff_algos.reinitialize(keras_model, 3)
+  return tff_algos.from_keras(keras_model, _SPEC)
+
+
+@pytest.fixture(scope="module")
+def fed_avg(model):
+  return tff_algos.build_fed_avg(model)
+
+
+@pytest.fixture(scope="module")
+def scaffold(model):
+  return tff_algos.build_scaffold(model, num_clients=5)
+
+
+@pytest.fixture(scope="module")
+def simulated(runtime, clients, fed_avg, scaffold):
+  """Name to what `simulate` makes of the same rounds."""
+  settings = tff_algos.Settings(rounds=ROUNDS, clients_per_round=PER_ROUND, seed=SEED)
+  return {
+    "fed_avg": tff_algos.simulate(fed_avg, clients, settings),
+    "scaffold": tff_algos.simulate(scaffold, clients, settings),
+  }
+
+
+def assert_same(found, expected):
+  tree.map_structure(np.testing.assert_array_equal, found, expected)
+
+
+class Managers:
+  """What a program is given to keep and to release things."""
+
+  def __init__(self, folder):
+    self.states = tff.program.FileProgramStateManager(str(folder))
+    self.models = tff.program.MemoryReleaseManager()
+    self.metrics = tff.program.MemoryReleaseManager()
+
+  def last_state(self, rounds=ROUNDS):
+    return self.models.values()[f"training_checkpoint_round_{rounds}"]
+
+
+class Dies(tff.program.FileProgramStateManager):
+  """Ends the program in its third round, as a machine that is switched off would."""
+
+  async def save(self, program_state, version):
+    if version == 3:
+      while 2 not in await self.get_versions():  # TFF's program saves beside its rounds.
+        await asyncio.sleep(0.01)
+      raise SystemExit
+    await super().save(program_state, version)
+
+
+def run_tffs(process, clients, managers, **changed):
+  if isinstance(process, tff_algos.StatefulProcess):
+    process = tff_algos.as_learning_process(process)
+  options = dict(
+    train_process=process,
+    train_data_source=tff_algos.ClientSource(clients, SEED),
+    train_per_round_clients=PER_ROUND,
+    train_total_rounds=ROUNDS,
+    program_state_manager=managers.states,
+    model_output_manager=managers.models,
+    train_metrics_manager=managers.metrics,
+    evaluation_manager=None,
+    evaluation_periodicity=1,
+  )
+  asyncio.run(tff.learning.programs.train_model(**{**options, **changed}))
+
+
+def run_ours(process, clients, managers, **changed):
+  options = dict(
+    train_process=process,
+    train_data_source=tff_algos.ClientSource(clients, SEED),
+    train_per_round_clients=PER_ROUND,
+    train_total_rounds=ROUNDS,
+    program_state_manager=managers.states,
+    model_output_manager=managers.models,
+    train_metrics_manager=managers.metrics,
+  )
+  asyncio.run(tff_algos.train_with_client_states(**{**options, **changed}))
+
+
+CASES = [(run_tffs, "fed_avg"), (run_ours, "fed_avg"), (run_ours, "scaffold")]
+
+
+@pytest.mark.parametrize("run, name", CASES)
+def test_a_program_is_the_simulation(
+  run, name, federated, clients, simulated, tmp_path, request
+):
+  managers = Managers(tmp_path)
+  run(request.getfixturevalue(name), clients, managers)
+  expected = simulated[name]
+  assert_same(managers.last_state(), expected.state)
+  losses = [
+    m["model_metrics"]["loss"] for _, m in sorted(managers.metrics.values().items())
+  ]
+  assert losses == [record["train_loss"] for record in expected.records]
+
+
+@pytest.mark.parametrize("run, name", CASES)
+def test_a_program_that_died_goes_on(
+  run, name, federated, clients, simulated, tmp_path, request
+):
+  process = request.getfixturevalue(name)
+  with pytest.raises(SystemExit):
+    dying = Dies(str(tmp_path))
+    run(process, clients, Managers(tmp_path), program_state_manager=dying)
+  managers = Managers(tmp_path)
+  run(process, clients, managers)
+  assert set(managers.metrics.values()) == {3}
+  assert_same(managers.last_state(), simulated[name].state)
+
+
+def test_more_rounds_go_on_with_what_clients_keep(
+  federated, clients, scaffold, simulated, tmp_path
+):
+  run_ours(scaffold, clients, Managers(tmp_path), train_total_rounds=2)
+  managers = Managers(tmp_path)
+  run_ours(scaffold, clients, managers)
+  assert set(managers.metrics.values()) == {3}
+  assert_same(managers.last_state(), simulated["scaffold"].state)
+
+
+def test_data_sets_by_clients_ids_feed_tffs_program(
+  federated, fed_avg, clients, tmp_path
+):
+  """TFF's source draws its cohorts by no seed, so here all clients take part.
+
+  Its source of data sets cannot be: its program copies sources, and that one has no copy.
+  """
+  examples = {c: clients.examples(c, _SPEC) for c in clients.ids}
+  client_data = tff.simulation.datasets.TestClientData(
+    {c: {"x": x, "y": y} for c, (x, y) in examples.items()}
+  )
+  over = tff_algos.over_datasets(fed_avg, client_data.element_type_structure)
+  composed = tff.simulation.compose_dataset_computation_with_learning_process(
+    client_data.dataset_computation, tff_algos.as_learning_process(over)
+  )
+  managers = Managers(tmp_path)
+  run_tffs(
+    composed,
+    clients,
+    managers,
+    train_data_source=tff.program.ClientIdDataSource(list(examples)),
+    train_per_round_clients=len(examples),
+  )
+  trained = [m["model_metrics"] for m in managers.metrics.values().values()]
+  num_examples = clients.num_examples.sum()
+  assert [t["num_examples"] for t in trained] == [num_examples] * ROUNDS
+
+
+def test_programs_check_their_context(runtime, clients, scaffold, tmp_path):
+  with pytest.raises(ValueError, match="FederatedContext"):
+    run_ours(scaffold, clients, Managers(tmp_path))
+
+
+def test_results_are_references_and_errors_come_with_them(federated, fed_avg):
+  async def work():
+    state = fed_avg.initialize()
+    assert isinstance(state.round_num, tff.program.MaterializableValueReference)
+    assert await state.round_num.get_value() == 0
+    # A state that is not there yet is an argument like any other.
+    output = fed_avg.next(state, [], [])
+    metrics = await tff.program.materialize_value(output.metrics)
+    assert metrics["client_work"]["train"]["num_accepted"] == 0
+    assert await output.client_states.get_value() == []
+    broken = fed_avg.next(state, [()], [tff_algos.ClientInput("/no/such", [0, 0])])
+    with pytest.raises(tf.errors.NotFoundError):
+      await broken.state.round_num.get_value()
+
+  asyncio.run(work())
+  # Without an event loop a result is there at once.
+  assert asyncio.run(tff.program.materialize_value(fed_avg.initialize().round_num)) == 0
+
+
+def test_source_gives_simulates_cohorts_and_can_be_written_down(clients):
+  iterator = tff_algos.ClientSource(clients, SEED).iterator()
+  first, second = iterator.select(3), iterator.select(3)
+  again = tff_algos.ClientSource(clients, SEED).iterator()
+  assert_same(again.select(3), first)
+  restored = type(again).from_bytes(again.to_bytes())
+  assert restored == again
+  assert_same(restored.select(3), second)
+  assert restored != again
+  assert [len(iterator.select()), len(iterator.select(1))] == [5, 1]
+  seeds = {tuple(i.seed) for i in [*first, *second]}
+  assert len(seeds) == 6
+
+
+def test_source_refuses_other_clients_and_cohorts_too_large(clients, tmp_path):
+  folder = str(tmp_path / "clients")
+  examples = {"a": clients.examples("0", _SPEC)}
+  iterator = tff_algos.ClientSource(
+    tff_algos.write_clients(folder, examples, _SPEC)
+  ).iterator()
+  with pytest.raises(tff_algos.InputError, match="clients_per_round"):
+    iterator.select(2)
+  written = iterator.to_bytes()
+  tff_algos.write_clients(folder, {"b": clients.examples("0", _SPEC)}, _SPEC)
+  with pytest.raises(tff_algos.InputError, match="holds other clients"):
+    type(iterator).from_bytes(written)
+  with pytest.raises(tff_algos.InputError, match="seed"):
+    tff_algos.ClientSource(clients, -1)

@@ -1,0 +1,124 @@
+"""Clients on disk as the data source of TFF's federated programs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Optional
+
+import tensorflow_federated as tff
+
+from tff_algos import client_data
+from tff_algos.client_data import ClientDirectory, ClientInput
+from tff_algos.errors import InputError
+from tff_algos.simulation import cohorts, seeds
+
+
+class ClientSource(tff.program.FederatedDataSource):
+  """The clients of a folder, in cohorts that are drawn as `simulate` draws them.
+
+  So with the same seed a program's rounds are those of `simulate`, also after it was
+  ended and went on with the iterator that its program state holds.
+  """
+
+  def __init__(self, clients: ClientDirectory, seed: int = 0):
+    """Makes the source.
+
+    Args:
+      clients: All clients.
+      seed: The seed of cohorts and of the clients' draws, >= 0.
+
+    Raises:
+      InputError: The seed is negative.
+    """
+    if seed < 0:
+      raise InputError(f"seed must not be negative; found {seed}.")
+    self.clients, self.seed = clients, seed
+
+  @property
+  def federated_type(self) -> tff.FederatedType:
+    """`{ClientInput}@CLIENTS`."""
+    return _TYPE
+
+  def iterator(self) -> ClientSourceIterator:
+    """An iterator before the first round."""
+    return ClientSourceIterator(self.clients, self.seed)
+
+
+class ClientSourceIterator(tff.program.FederatedDataSourceIterator):
+  """The cohorts of a `ClientSource`, round after round."""
+
+  def __init__(self, clients: ClientDirectory, seed: int, rounds_done: int = 0):
+    self._clients, self._seed, self._rounds_done = clients, seed, rounds_done
+
+  @property
+  def federated_type(self) -> tff.FederatedType:
+    """`{ClientInput}@CLIENTS`."""
+    return _TYPE
+
+  def next_places(self, k: int) -> list[int]:
+    """The places of the clients that `select(k)` gives next."""
+    drawn = cohorts.uniform_cohort(len(self._clients), k, self._seed, self._rounds_done)
+    return list(drawn)
+
+  def select(self, k: Optional[int] = None) -> list[ClientInput]:
+    """The next cohort, of k clients; default: of all.
+
+    Raises:
+      InputError: There are not so many clients, or k is not positive.
+    """
+    places = self.next_places(len(self._clients) if k is None else k)
+    inputs = [
+      ClientInput(
+        self._clients.path(self._clients.ids[place]),
+        seeds.client_seed(self._seed, self._rounds_done, place),
+      )
+      for place in places
+    ]
+    self._rounds_done += 1
+    return inputs
+
+  def to_bytes(self) -> bytes:
+    """What `from_bytes` reads: where the clients are and how many rounds are done."""
+    content = {
+      "folder": self._clients.folder,
+      "clients": _fingerprint(self._clients),
+      "seed": self._seed,
+      "rounds_done": self._rounds_done,
+    }
+    return json.dumps(content).encode()
+
+  @classmethod
+  def from_bytes(cls, buffer: bytes) -> ClientSourceIterator:
+    """The iterator that `to_bytes` wrote down.
+
+    Raises:
+      FileNotFoundError: The clients' folder is gone.
+      InputError: It holds other clients.
+    """
+    content = json.loads(buffer)
+    clients = ClientDirectory(content["folder"])
+    if _fingerprint(clients) != content["clients"]:
+      raise InputError(
+        f"{clients.folder} holds other clients than those that the program began with: "
+        "put these back, or begin anew with another folder for the program's state."
+      )
+    return cls(clients, content["seed"], content["rounds_done"])
+
+  def __deepcopy__(self, memo: Any) -> ClientSourceIterator:
+    # Programs copy it in each round; the directory never changes.
+    return ClientSourceIterator(self._clients, self._seed, self._rounds_done)
+
+  def __eq__(self, other: object) -> bool:
+    if not isinstance(other, ClientSourceIterator):
+      return NotImplemented
+    return self.to_bytes() == other.to_bytes()
+
+  # It changes.
+  __hash__ = None  # type: ignore[assignment]
+
+
+_TYPE = tff.FederatedType(tff.to_type(client_data.CLIENT_INPUT_TYPE), tff.CLIENTS)
+
+
+def _fingerprint(clients: ClientDirectory) -> str:
+  return client_data.fingerprint(clients.ids, clients.num_examples)

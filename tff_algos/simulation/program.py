@@ -1,0 +1,141 @@
+"""A federated program for algorithms whose clients keep a state.
+
+For those without, TFF's own takes them: `tff.learning.programs.train_model` with
+`as_learning_process`.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+import tensorflow_federated as tff
+import tree
+
+from tff_algos.runtimes import private_apis
+from tff_algos.simulation.client_source import ClientSource, ClientSourceIterator
+from tff_algos.simulation.client_state_store import ClientStateStore
+from tff_algos.templates.stateful_process import StatefulProcess
+
+# After so many rounds, and after the last, the state is released, as TFF's program does.
+_RELEASE_EVERY = 10
+
+
+class KeptStates(private_apis.Serializable):
+  """The states of all clients that have one, as a part of a program's state."""
+
+  def __init__(self, leaves: Mapping[int, list[Any]]):
+    """Keeps the leaves of each client's state, by its place."""
+    self.leaves = dict(leaves)
+
+  def to_bytes(self) -> bytes:
+    """All leaves as one .npz."""
+    arrays = {
+      f"{p}/{i}": v for p, each in self.leaves.items() for i, v in enumerate(each)
+    }
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
+
+  @classmethod
+  def from_bytes(cls, buffer: bytes) -> KeptStates:
+    """The states that `to_bytes` wrote down."""
+    leaves: dict[int, list[Any]] = {}
+    with np.load(io.BytesIO(buffer)) as file:
+      for name in file.files:
+        leaves.setdefault(int(name.partition("/")[0]), []).append(file[name])
+    return cls(leaves)
+
+
+class ProgramState(NamedTuple):
+  """What the program keeps to go on after it was ended.
+
+  Attributes:
+    state: The server state.
+    client_states: The clients' states.
+    round_num: The number of rounds done.
+    data_iterator: The clients that are next.
+  """
+
+  state: Any
+  client_states: KeptStates
+  round_num: int
+  data_iterator: ClientSourceIterator
+
+
+async def train_with_client_states(
+  *,
+  train_process: StatefulProcess,
+  train_data_source: ClientSource,
+  train_per_round_clients: int,
+  train_total_rounds: int,
+  program_state_manager: tff.program.ProgramStateManager,
+  model_output_manager: tff.program.ReleaseManager,
+  train_metrics_manager: Optional[tff.program.ReleaseManager] = None,
+) -> None:
+  """`tff.learning.programs.train_model` for a process whose clients keep a state.
+
+  The state is saved before the first round and after each, the clients' states whole:
+  TensorFlow takes at most 2 GB of them. If there is one, the program goes on from the
+  newest, with the numbers of a program that was never ended, which are also `simulate`'s.
+
+  Run it in the context of `Runtime.federated_context()`.
+
+  Args:
+    train_process: The process.
+    train_data_source: Its clients.
+    train_per_round_clients: The size of the cohort.
+    train_total_rounds: Rounds in all.
+    program_state_manager: Keeps the program's state.
+    model_output_manager: Is given the server state every 10 rounds and after the last,
+      by the key `training_checkpoint_round_N`.
+    train_metrics_manager: Is given each round's metrics, by its number from 1.
+
+  Raises:
+    ValueError: The context in force is not a `tff.program.FederatedContext`.
+  """
+  tff.program.check_in_federated_context()
+  materialize = tff.program.materialize_value
+  initial = await materialize(train_process.initialize_client())
+  begun = ProgramState(
+    await materialize(train_process.initialize()),
+    KeptStates({}),
+    0,
+    train_data_source.iterator(),
+  )
+  found, _ = await program_state_manager.load_latest(begun)
+  state, kept, round_num, iterator = found or begun
+  if found is None:
+    await program_state_manager.save(copy.deepcopy(begun), version=0)
+  store = ClientStateStore(initial)
+  for place, leaves in kept.leaves.items():
+    store.put([place], [tree.unflatten_as(initial, leaves)])
+  leaves_of = dict(kept.leaves)
+  for done in range(int(round_num), train_total_rounds):
+    places = iterator.next_places(train_per_round_clients)
+    inputs = iterator.select(train_per_round_clients)
+    output = await materialize(
+      train_process.next_of(done)(state, store.get(places), inputs)
+    )
+    state = output.state
+    store.put(places, output.client_states)
+    if not train_process.is_stateless:
+      leaves_of.update(zip(places, map(tree.flatten, output.client_states)))
+    await program_state_manager.save(
+      ProgramState(state, KeptStates(leaves_of), done + 1, copy.deepcopy(iterator)),
+      version=done + 1,
+    )
+    if train_metrics_manager is not None:
+      # As TFF's program calls them.
+      metrics = OrderedDict(
+        model_metrics=output.metrics["client_work"]["train"],
+        aggregator=output.metrics["aggregator"],
+      )
+      await train_metrics_manager.release(metrics, key=done + 1)
+    if (done + 1) % _RELEASE_EVERY == 0 or done + 1 == train_total_rounds:
+      key = f"training_checkpoint_round_{done + 1}"
+      await model_output_manager.release(state, key=key)

@@ -1,0 +1,206 @@
+"""Where a round's clients have their examples and the seeds of their draws from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Optional, Protocol
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos import client_data
+from tff_algos.errors import InputError
+from tff_algos.models.functional import ExampleSpec
+
+SEED_TYPE = (np.int32, [2])
+
+# No client has as many examples.
+_ALL = np.iinfo(np.int32).max
+
+
+class Read(NamedTuple):
+  """What is known of the clients, each a value placed at them.
+
+  Attributes:
+    examples: `client_data.Examples`.
+    seeds: int32 (2,), the key of all of a client's draws in this round.
+    has_examples: bool, whether the examples are the client's own; None: of every client.
+  """
+
+  examples: Any
+  seeds: Any
+  has_examples: Optional[Any] = None
+
+
+class ClientReading(Protocol):
+  """What `process.next` is handed for each client, and how its clients read it.
+
+  Attributes:
+    input_type: The type D of what a client is handed.
+    is_told_the_round: Whether the number of rounds done is broadcast for it.
+  """
+
+  input_type: tff.Type
+  is_told_the_round: bool
+
+  def read(self, client_inputs: Any, round_num: Any) -> Read:
+    """The clients' examples and seeds, inside a federated computation.
+
+    Args:
+      client_inputs: {D}@CLIENTS.
+      round_num: int32@SERVER, the number of rounds done.
+    """
+
+
+class FromFiles:
+  """Clients are handed the path of their file, and a seed: `ClientInput`."""
+
+  is_told_the_round = False
+
+  def __init__(self, spec: ExampleSpec):
+    self.input_type = tff.to_type(client_data.CLIENT_INPUT_TYPE)
+
+    @tff.tensorflow.computation(self.input_type)
+    def read(client_input):
+      return client_data.read(client_input.path, spec)
+
+    self._read = read
+    self.examples_type = read.type_signature.result
+
+  def read(self, client_inputs: Any, round_num: Any) -> Read:
+    """See `ClientReading`."""
+    del round_num
+    # Reading by itself: a runtime may then work on several clients' examples at once.
+    return Read(tff.federated_map(self._read, client_inputs), client_inputs.seed)
+
+
+class FromDatasets:
+  """Clients are handed a data set; its content, the round and one seed make their keys.
+
+  A client without examples is given one of zeros to work on, so that no client work has
+  to do without, and its result is dropped.
+  """
+
+  is_told_the_round = True
+
+  def __init__(self, spec: ExampleSpec, element_spec: Any = None, seed: int = 0):
+    """Makes the reading.
+
+    Args:
+      spec: What the model's examples are.
+      element_spec: What the data sets' elements are, as `dataset.element_spec` has it: a
+        pair or a mapping of x and y, of an example or of a batch. Default: `(x, y)` of an
+        example.
+      seed: The seed of all draws, >= 0.
+
+    Raises:
+      InputError: The elements are not such.
+    """
+    if element_spec is None:
+      element_spec = (spec.x, spec.y)
+    is_batched = _is_batched(spec, element_spec)
+    element_type = tff.types.tensorflow_to_type(element_spec)
+    self.input_type = tff.SequenceType(element_type)
+
+    @tff.tensorflow.computation(self.input_type)
+    def read(dataset):
+      examples = _all_of(dataset, is_batched)
+      has_examples = tf.shape(examples.y)[0] > 0
+      key = content_key(examples)
+      missing = tf.cast(tf.logical_not(has_examples), tf.int32)
+      padded = (_with_zeros(v, missing) for v in examples)
+      return client_data.Examples(*padded), key, has_examples
+
+    @tff.tensorflow.computation(SEED_TYPE, np.int32)
+    def fold(key, round_num):
+      return _fold(key, seed, round_num)
+
+    self._read, self._fold = read, fold
+
+  def read(self, client_inputs: Any, round_num: Any) -> Read:
+    """See `ClientReading`."""
+    examples, key, has_examples = tff.federated_map(self._read, client_inputs)
+    told = tff.federated_broadcast(round_num)
+    return Read(examples, tff.federated_map(self._fold, (key, told)), has_examples)
+
+
+def _is_batched(spec: ExampleSpec, element_spec: Any) -> bool:
+  """Whether elements are batches of examples rather than examples.
+
+  Raises:
+    InputError: They are neither.
+  """
+  what = (
+    f"The elements of the clients' data sets are {element_spec}, but the model takes "
+    f"(x, y), or a mapping of x and y, with x {spec.x.dtype.name} {spec.x.shape} and y "
+    f"{spec.y.dtype.name} {spec.y.shape}, or batches of these: map the data sets so."
+  )
+  if isinstance(element_spec, Mapping) and element_spec.keys() == {"x", "y"}:
+    given = element_spec["x"], element_spec["y"]
+  elif isinstance(element_spec, tuple) and len(element_spec) == 2:
+    given = element_spec
+  else:
+    raise InputError(what)
+  if not all(isinstance(v, tf.TensorSpec) for v in given):
+    raise InputError(what)
+  if any(v.dtype != s.dtype or v.shape.rank is None for v, s in zip(given, spec)):
+    raise InputError(what)
+  if all(v.shape == s.shape for v, s in zip(given, spec)):
+    return False
+  if all(v.shape.rank and v.shape[1:] == s.shape for v, s in zip(given, spec)):
+    return True
+  raise InputError(what)
+
+
+def _all_of(dataset: tf.data.Dataset, is_batched: bool) -> client_data.Examples:
+  """All examples of a data set, of which there may be none."""
+
+  def no_example(spec):
+    return tf.zeros([0, *(spec.shape[1:] if is_batched else spec.shape)], spec.dtype)
+
+  whole = dataset.rebatch(_ALL) if is_batched else dataset.batch(_ALL)
+  none = tf.data.Dataset.from_tensors(
+    tf.nest.map_structure(no_example, dataset.element_spec)
+  )
+  element = whole.concatenate(none).take(1).get_single_element()
+  x, y = (element["x"], element["y"]) if isinstance(element, Mapping) else element
+  return client_data.Examples(x, y)
+
+
+def _with_zeros(value: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+  zeros = tf.zeros(tf.concat([[number], tf.shape(value)[1:]], 0), value.dtype)
+  return tf.concat([value, zeros], 0)
+
+
+def content_key(examples: client_data.Examples) -> tf.Tensor:
+  """int32 (2,), a digest of a client's examples in their order."""
+  content = tf.strings.join([tf.io.serialize_tensor(v) for v in examples])
+  # Any key, but always the same.
+  number = tf.strings.to_hash_bucket_strong(content, np.iinfo(np.int64).max, [1, 2])
+  return tf.bitcast(number, tf.int32)
+
+
+def _fold(key: tf.Tensor, seed: int, round_num: tf.Tensor) -> tf.Tensor:
+  fold_in = tf.random.experimental.stateless_fold_in
+  return fold_in(fold_in(key, seed), round_num)
+
+
+def dataset_seed(
+  examples: tuple[Any, Any], round_num: int, seed: int = 0
+) -> np.ndarray[Any, np.dtype[np.int32]]:
+  """The key of a client's draws in a round over data sets; see `over_datasets`.
+
+  With it in the client's `ClientInput`, a round over files is the same.
+
+  Args:
+    examples: All of the client's, x (n, ...) and y (n, ...), in the dtypes of the model.
+    round_num: The number of rounds done.
+    seed: That of `over_datasets`.
+
+  Returns:
+    int32 (2,).
+  """
+  key = content_key(client_data.Examples(*map(tf.convert_to_tensor, examples)))
+  folded: np.ndarray[Any, np.dtype[np.int32]] = _fold(key, seed, round_num).numpy()
+  return folded

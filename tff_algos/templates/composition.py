@@ -1,0 +1,122 @@
+"""What all kinds of rounds of a composed process share: types, states, aggregators."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos import hyper_parameters
+from tff_algos.models.functional import Model
+from tff_algos.templates import client_readings, client_results
+from tff_algos.templates.rounds import (
+  AggregationFactory,
+  ServerState,
+  ServerVariables,
+  create_process,
+)
+
+if TYPE_CHECKING:
+  from tff_algos.templates.exchange import Exchange
+
+
+class Composition:
+  """What all kinds of rounds of a process share: types, states, aggregators."""
+
+  def __init__(
+    self,
+    model: Model,
+    hparams: hyper_parameters.HyperParameters,
+    aggregators: Mapping[str, AggregationFactory],
+    init_server: Callable[[], Any],
+    init_client: Callable[[], Any],
+  ):
+    from tff_algos.aggregators.client_memory import ClientMemoryFactory
+
+    self.hparams, self.factories = hparams, dict(aggregators)
+    self.memories = {
+      part: factory
+      for part, factory in self.factories.items()
+      if isinstance(factory, ClientMemoryFactory)
+    }
+
+    @tff.tensorflow.computation
+    def init_variables():
+      weights = tuple(tf.constant(w) for w in model.initial_weights)
+      return ServerVariables(weights, init_server())
+
+    init_hparams = tff.tensorflow.computation(self.constant_hparams)
+
+    @tff.tensorflow.computation
+    def initialize_client():
+      own = init_client()
+      if not self.memories:
+        return own
+      memory = ((k, f.initialize_client()) for k, f in self.memories.items())
+      return client_results.RememberingClient(own, OrderedDict(memory))
+
+    self.initialize_client = initialize_client
+    self._init_variables, self._init_hparams = init_variables, init_hparams
+    self.variables_type = init_variables.type_signature.result
+    self.hparams_type = init_hparams.type_signature.result
+    self.client_type = initialize_client.type_signature.result
+    self.files = client_readings.FromFiles(model.example_spec)
+
+  def constant_hparams(self) -> OrderedDict[str, tf.Tensor]:
+    """The tunable hyper-parameters as they were given."""
+    values = hyper_parameters.tunable_values(self.hparams)
+    return OrderedDict((k, tf.constant(v, tf.float32)) for k, v in values.items())
+
+  def create_aggregators(self, exchanges: Iterable[Exchange]) -> None:
+    """Makes each part's aggregator, by the type that the part has in the messages."""
+    self.processes: OrderedDict[str, tff.templates.AggregationProcess] = OrderedDict()
+    for exchange in exchanges:
+      work_type = exchange.client_work.type_signature.result
+      for part, part_type in tff.structure.iter_elements(work_type.message):
+        if part not in self.processes:
+          self.processes[part] = create_process(
+            self.factories[part], part_type, work_type.weight[part]
+          )
+
+    @tff.federated_computation
+    def initialize():
+      states = OrderedDict((part, p.initialize()) for part, p in self.processes.items())
+      return tff.federated_zip(
+        ServerState(
+          variables=tff.federated_eval(self._init_variables, tff.SERVER),
+          aggregator=tff.federated_zip(states),
+          hparams=tff.federated_eval(self._init_hparams, tff.SERVER),
+          round_num=tff.federated_value(np.int32(0), tff.SERVER),
+        )
+      )
+
+    self.initialize = initialize
+    self.state_type = initialize.type_signature.result
+
+  def accessors(self) -> tuple[tff.Computation, ...]:
+    """get_model_weights, set_model_weights, get_hparams, set_hparams."""
+    state_type = self.state_type.member
+
+    @tff.tensorflow.computation(state_type)
+    def get_model_weights(state):
+      return tff.learning.models.ModelWeights(state.variables.model, ())
+
+    @tff.tensorflow.computation(state_type, get_model_weights.type_signature.result)
+    def set_model_weights(state, weights):
+      return state._replace(
+        variables=state.variables._replace(model=tuple(weights.trainable))
+      )
+
+    @tff.tensorflow.computation(state_type)
+    def get_hparams(state):
+      return state.hparams
+
+    @tff.tensorflow.computation(state_type, self.hparams_type)
+    def set_hparams(state, values):
+      return state._replace(hparams=values)
+
+    return get_model_weights, set_model_weights, get_hparams, set_hparams

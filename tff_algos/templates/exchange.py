@@ -1,0 +1,230 @@
+"""One kind of round of a composed process, as federated computations."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos import client_data, hyper_parameters
+from tff_algos.templates import client_readings, client_results
+from tff_algos.templates.composition import Composition
+from tff_algos.templates.ledger import Ledger, RoundTraffic
+from tff_algos.templates.rounds import (
+  ClientUpdate,
+  Estimation,
+  Round,
+  RoundOutput,
+  ServerState,
+  create_process,
+  mean,
+)
+
+
+class Exchange:
+  """One kind of round, as federated computations."""
+
+  def __init__(self, composition: Composition, kind: Round):
+    self._composition, self._round = composition, kind
+    own = composition
+
+    @tff.tensorflow.computation(own.variables_type, own.hparams_type, np.int32)
+    def send(variables, values, round_num):
+      sent = OrderedDict(parts=kind.distribute(variables), hparams=values)
+      if own.memories:
+        sent["round_num"] = round_num + 1
+      return sent
+
+    self._send = send
+    self._received_type = send.type_signature.result
+    self._estimates: list[tuple[tff.Computation, Any]] = []
+    estimation = kind.estimation or Estimation(kind.client_update, times=0)
+    for _ in range(estimation.times):
+      estimate = self._client_computation(estimation.client, is_estimate=True)
+      work_type = estimate.type_signature.result
+      means = OrderedDict(
+        (part, create_process(mean(), part_type, work_type.weight[part]))
+        for part, part_type in tff.structure.iter_elements(work_type.message)
+      )
+      self._estimates.append((estimate, means))
+    self.client_work = self._client_computation(kind.client_update)
+
+  def _estimates_type(self) -> tff.Type:
+    """What the clients know from the exchange before, () if there was none."""
+    if not self._estimates:
+      return tff.to_type(())
+    _, means = self._estimates[-1]
+    results = (p.next.type_signature.result.result.member for p in means.values())
+    return tff.to_type(OrderedDict(zip(means, results)))
+
+  def _client_computation(
+    self, client_update: ClientUpdate, is_estimate: bool = False
+  ) -> tff.Computation:
+    own = self._composition
+
+    @tff.tensorflow.computation(
+      self._received_type,
+      self._estimates_type(),
+      own.client_type,
+      own.files.examples_type,
+      client_readings.SEED_TYPE,
+    )
+    @tf.function(autograph=False)
+    def client_work(received, estimates, client_state, examples, seed):
+      examples = client_data.Examples(*examples)
+      h = hyper_parameters.with_values(own.hparams, received["hparams"])
+      parts = OrderedDict([*received["parts"].items(), *dict(estimates).items()])
+      before = client_state.own if own.memories else client_state
+      result = client_update(parts, before, examples, seed, h)
+      if is_estimate:
+        result = result._replace(client_state=client_state)
+      elif own.memories:
+        memory = client_state.memory
+        result = client_results.contribute(own.memories, result, received, memory)
+      return client_results.drop_non_finite(result, client_state, tf.shape(examples.y)[0])
+
+    return client_work
+
+  def build_next(self, reading: client_readings.ClientReading) -> tff.Computation:
+    """The round over clients who get at their examples by `reading`."""
+    own = self._composition
+    server_work = self._server_computation()
+    totals_type = self.client_work.type_signature.result.totals
+    finish = tff.tensorflow.computation(client_results.finish_metrics, totals_type)
+
+    @tff.federated_computation(
+      own.state_type,
+      tff.FederatedType(own.client_type, tff.CLIENTS),
+      tff.FederatedType(reading.input_type, tff.CLIENTS),
+    )
+    def next_fn(state, client_states, client_inputs):
+      to_send = tff.federated_map(
+        self._send, (state.variables, state.hparams, state.round_num)
+      )
+      received = tff.federated_broadcast(to_send)
+      read = reading.read(client_inputs, state.round_num)
+
+      def work_by(computation, known):
+        given = received, known, client_states, read.examples, read.seeds
+        done = tff.federated_map(computation, given)
+        if read.has_examples is None:
+          return done
+        drop = tff.tensorflow.computation(
+          client_results.drop_empty,
+          (computation.type_signature.result, own.client_type, np.bool_),
+        )
+        return tff.federated_map(drop, (done, client_states, read.has_examples))
+
+      known = tff.federated_value((), tff.CLIENTS)
+      for estimate, means in self._estimates:
+        work = work_by(estimate, known)
+        results = OrderedDict()
+        for part, p in means.items():
+          output = p.next(p.initialize(), work.message[part], work.weight[part])
+          results[part] = output.result
+        known = tff.federated_broadcast(tff.federated_zip(results))
+      work = work_by(self.client_work, known)
+      aggregate, aggregator, measurements = self._aggregate(state.aggregator, work)
+      totals = tff.federated_sum(work.totals)
+      variables, round_num = tff.federated_map(
+        server_work, (state, aggregate, totals["counts"]["num_accepted"])
+      )
+      return RoundOutput(
+        state=tff.federated_zip(
+          ServerState(variables, aggregator, state.hparams, round_num)
+        ),
+        client_states=work.client_state,
+        metrics=tff.federated_zip(
+          OrderedDict(
+            client_work=OrderedDict(train=tff.federated_map(finish, totals)),
+            aggregator=measurements,
+          )
+        ),
+      )
+
+    return next_fn
+
+  def traffic(self, reading: client_readings.ClientReading) -> RoundTraffic:
+    """The bytes that cross in that round for each client."""
+    own, ledger = self._composition, Ledger()
+    sent = OrderedDict(tff.structure.iter_elements(self._received_type))
+    parts = tff.structure.iter_elements(sent.pop("parts"))
+    for name, value_type in [*parts, *sent.items()]:
+      ledger.broadcast(name, value_type)
+    if reading.is_told_the_round:
+      ledger.broadcast("round_num", own.state_type.member.round_num)
+    for estimate, means in self._estimates:
+      message_type = estimate.type_signature.result.message
+      for part, process in means.items():
+        ledger.aggregate(part, message_type[part], process)
+        ledger.broadcast(part, process.next.type_signature.result.result.member)
+    work_type = self.client_work.type_signature.result
+    for part, part_type in tff.structure.iter_elements(work_type.message):
+      value_type = part_type.value if part in own.memories else part_type
+      ledger.aggregate(part, value_type, own.processes[part])
+    ledger.upload("metrics", work_type.totals)
+    return ledger.total()
+
+  def _parts(self) -> list[str]:
+    message_type = self.client_work.type_signature.result.message
+    return [part for part, _ in tff.structure.iter_elements(message_type)]
+
+  def _aggregate(self, states: Any, work: Any) -> tuple[Any, Any, Any]:
+    """Each part's aggregate, all aggregators' new states, and their measurements."""
+    own = self._composition
+    outputs = OrderedDict()
+    for part in self._parts():
+      process = own.processes[part]
+      arguments = [states[part], work.message[part]]
+      if process.is_weighted:
+        arguments.append(work.weight[part])
+      outputs[part] = process.next(*arguments)
+    new_states = OrderedDict()
+    for part in own.processes:
+      if part in outputs:
+        new_states[part] = outputs[part].state
+      elif part in own.memories:
+        skip = tff.tensorflow.computation(
+          own.memories[part].skip_round, own.state_type.member.aggregator[part]
+        )
+        new_states[part] = tff.federated_map(skip, states[part])
+      else:
+        new_states[part] = states[part]
+    return (
+      tff.federated_zip(OrderedDict((k, o.result) for k, o in outputs.items())),
+      tff.federated_zip(new_states),
+      tff.federated_zip(OrderedDict((k, o.measurements) for k, o in outputs.items())),
+    )
+
+  def _server_computation(self) -> tff.Computation:
+    own, kind = self._composition, self._round
+    aggregate_type = tff.to_type(
+      OrderedDict(
+        (part, own.processes[part].next.type_signature.result.result.member)
+        for part in self._parts()
+      )
+    )
+
+    @tff.tensorflow.computation(own.state_type.member, aggregate_type, np.int32)
+    @tf.function(autograph=False)
+    def server_work(state, aggregate, num_clients):
+      h = hyper_parameters.with_values(own.hparams, state.hparams)
+      changes = OrderedDict()
+      for part in self._parts():
+        if part in own.memories:
+          sent = kind.distribute(state.variables)[part]
+          changes[part] = tf.nest.map_structure(tf.subtract, aggregate[part], sent)
+        else:
+          changes[part] = aggregate[part]
+      variables = kind.server_update(
+        state.variables, changes, tf.cast(num_clients, tf.float32), h
+      )
+      variables = tf.nest.map_structure(
+        lambda new, old: tf.where(num_clients > 0, new, old), variables, state.variables
+      )
+      return variables, state.round_num + 1
+
+    return server_work
