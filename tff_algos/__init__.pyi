@@ -83,10 +83,13 @@ from .simulation.seeds import client_seed as client_seed
 from .templates.algorithm import Algorithm as Algorithm
 from .templates.client_readings import dataset_seed as dataset_seed
 from .templates.composer import compose_process as compose_process
+from .templates.deployment import device_form as device_form
 from .templates.rounds import Estimation as Estimation
 from .templates.rounds import Round as Round
 from .templates.rounds import ServerVariables as ServerVariables
 from .templates.rounds import mean as mean
+from .templates.saving import load_process as load_process
+from .templates.saving import save_process as save_process
 from .templates.stateful_process import StatefulProcess as StatefulProcess
 from .templates.views import as_learning_process as as_learning_process
 from .templates.views import from_learning_process as from_learning_process

@@ -408,13 +408,20 @@ def test_refuses_variables_with_the_way_out():
     count(1)
 
 
-def test_refuses_secure_sums_by_name():
+def test_secure_sums_are_the_sums_that_they_are():
   @tff.federated_computation(_INTS)
   def secure(x):
-    return tff.federated_secure_sum_bitwidth(x, 8)
+    nothing = tff.federated_value((), tff.CLIENTS)
+    return (
+      tff.federated_secure_sum_bitwidth(x, 3),
+      tff.federated_secure_sum(x, 6),
+      tff.backends.mapreduce.federated_secure_modular_sum(x, 8),
+      tff.federated_secure_sum_bitwidth(nothing, ()),
+    )
 
-  with pytest.raises(errors.UnsupportedComputationError, match="secure"):
-    secure([1, 2])
+  assert list(secure([5, 6])) == [11, 11, 11 % 8, ()]
+  with pytest.raises(tf.errors.InvalidArgumentError, match="larger than maximum"):
+    secure([5, 7])  # Of 3 bits, but more than 6.
 
 
 @pytest.mark.parametrize(

@@ -125,9 +125,9 @@ def build(**changed) -> stateful_process.StatefulProcess:
   return stateful_process.StatefulProcess(**{**right_parts(), **changed})
 
 
-def test_kind_of_round_chooses_among_several():
+def test_kinds_of_rounds_follow_the_schedule():
   kinds = {"even": make_next(), "odd": make_next()}
-  process = build(next_fns=kinds, kind_of_round=lambda done: ("even", "odd")[done % 2])
+  process = build(next_fns=kinds, schedule=("even", "odd"))
   assert [process.next_of(done) for done in range(3)] == [
     kinds["even"],
     kinds["odd"],
@@ -138,15 +138,16 @@ def test_kind_of_round_chooses_among_several():
   assert process.next is kinds["odd"]
 
 
-def test_several_kinds_without_a_choice_are_refused():
-  with pytest.raises(ValueError, match="kind_of_round"):
-    build(next_fns={"even": make_next(), "odd": make_next()})
+@pytest.mark.parametrize("schedule", [(), ("even", "neither")])
+def test_several_kinds_without_a_schedule_of_them_are_refused(schedule):
+  with pytest.raises(ValueError, match="Say by schedule"):
+    build(next_fns={"even": make_next(), "odd": make_next()}, schedule=schedule)
 
 
 def test_every_kind_is_checked():
   kinds = {"wrong": make_next(()), "": make_next()}
   with pytest.raises(stateful_process.ProcessTypeError):
-    build(next_fns=kinds, kind_of_round=lambda done: "")
+    build(next_fns=kinds, schedule=("",))
 
 
 def test_right_parts_are_taken_and_returned():

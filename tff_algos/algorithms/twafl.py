@@ -216,17 +216,14 @@ def _build_layerwise(
 
     return rounds.Round(client_update, server_update, distribute)
 
-  def kind_of_round(rounds_done: int) -> str:
-    place = rounds_done % hparams.rounds_in_loop
-    return _FULL if place >= hparams.rounds_in_loop - hparams.freq else _SHALLOW
-
+  num_shallow = hparams.rounds_in_loop - hparams.freq
   return composer.compose_process(
     model,
     hparams,
     rounds={_SHALLOW: build_round([_SHALLOW]), _FULL: build_round([_SHALLOW, _DEEP])},
     aggregators={part: factory(cut[part](model.initial_weights)) for part in cut},
     init_client=lambda: tuple(map(tf.constant, layers.deep(model.initial_weights))),
-    kind_of_round=kind_of_round,
+    schedule=[_SHALLOW] * num_shallow + [_FULL] * hparams.freq,
   )
 
 

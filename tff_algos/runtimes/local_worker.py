@@ -18,7 +18,7 @@ import portpicker
 import tensorflow_federated as tff
 
 from tff_algos.errors import WorkerLostError
-from tff_algos.runtimes import child_process
+from tff_algos.runtimes import child_process, compiler
 
 _BINARY = child_process.worker_binary()
 CHANNEL_OPTIONS = [
@@ -111,7 +111,7 @@ class LocalWorker:
     factory = tff.framework.ResourceManagingExecutorFactory(self._make_executor)
     self.context = tff.framework.SyncExecutionContext(
       executor_fn=factory,
-      compiler_fn=tff.backends.native.desugar_and_transform_to_native,
+      compiler_fn=compiler.to_native,
       transform_args=tff.tensorflow.transform_args,
       transform_result=tff.tensorflow.transform_result,
     )

@@ -24,12 +24,23 @@ from tensorflow.python.saved_model import (
   function_deserialization,
   nested_structure_coder,
 )
+from tensorflow_federated.proto.v0 import computation_pb2
 
 # What a program's state may hold besides arrays; only its subclasses are public. After an
 # upgrade: whether `tff.program` has it now.
 from tensorflow_federated.python.common_libs.serializable import (
   Serializable as Serializable,
 )
+
+
+def parse_computation(content: bytes) -> tff.Computation:
+  """The computation of `tff.framework.serialize_computation(comp).SerializeToString()`.
+
+  The message's class has no public name. After an upgrade: whether the bytes of the
+  version before are still read; `load_process` refuses them.
+  """
+  message = computation_pb2.Computation.FromString(content)
+  return tff.framework.deserialize_computation(message)
 
 
 def default_context() -> Any:

@@ -24,7 +24,7 @@ from typing import Any, Optional
 import tensorflow_federated as tff
 
 from tff_algos.errors import InputError, WorkerLostError
-from tff_algos.runtimes import child_process, mergeable, tunnel
+from tff_algos.runtimes import child_process, compiler, mergeable, tunnel
 from tff_algos.runtimes.remote_connection import LostError, RemoteWorker
 
 # How long to wait for a worker to come back when all are lost.
@@ -308,6 +308,6 @@ class _Plan:
 
 
 def _compile(comp: tff.Computation) -> tff.Computation:
-  compiled = tff.backends.native.desugar_and_transform_to_native(comp)
+  compiled = compiler.to_native(comp)
   # Compilation loses Python's containers.
   return tff.framework.ConcreteComputation.with_type(compiled, comp.type_signature)

@@ -19,8 +19,8 @@ several kinds of rounds over the same states (`Round`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Optional
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from tff_algos import hyper_parameters
 from tff_algos.errors import InputError
@@ -42,7 +42,7 @@ def compose_process(
   aggregators: Mapping[str, AggregationFactory],
   init_server: Callable[[], Any] = lambda: (),
   init_client: Callable[[], Any] = lambda: (),
-  kind_of_round: Optional[Callable[[int], str]] = None,
+  schedule: Sequence[str] = (),
 ) -> StatefulProcess:
   """Makes the process.
 
@@ -53,7 +53,8 @@ def compose_process(
     aggregators: An aggregation factory for each part of the message.
     init_server: `() -> extra`.
     init_client: `() -> C`.
-    kind_of_round: `(rounds done) -> name` of the next one's, where there are several.
+    schedule: Where there are several kinds, the names of those that follow one another,
+      again and again.
 
   Raises:
     ProcessTypeError: The functions do not fit together.
@@ -84,7 +85,7 @@ def compose_process(
       composition.initialize_client,
       {name: exchange.build_next(reading) for name, exchange in exchanges.items()},
       *accessors,
-      kind_of_round=kind_of_round,
+      schedule=schedule,
       client_work=client_work,
       count_traffic=lambda: {n: e.traffic(reading) for n, e in exchanges.items()},
       model=model,

@@ -14,14 +14,14 @@ is handed (`ClientInput`) and M the metrics:
 
 C is the empty structure for an algorithm whose clients keep nothing. Types are static, so
 rounds of different shape (in what travels) are several `next`s over the same S and C,
-chosen by a pure function of the number of rounds done.
+which a schedule has follow one another.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
 import tensorflow_federated as tff
@@ -50,7 +50,7 @@ class StatefulProcess(tff.templates.IterativeProcess):
     get_hparams: tff.Computation,
     set_hparams: tff.Computation,
     *,
-    kind_of_round: Optional[Callable[[int], str]] = None,
+    schedule: Sequence[str] = (),
     client_work: Optional[Callable[..., Any]] = None,
     count_traffic: Optional[Callable[[], Mapping[str, RoundTraffic]]] = None,
     model: Optional[Model] = None,
@@ -59,7 +59,7 @@ class StatefulProcess(tff.templates.IterativeProcess):
     """Checks all types and keeps the computations.
 
     `next_fns` are the `next` of each kind of round by name; `next` itself is the last.
-    Where there are several, `kind_of_round` says which, by the number of rounds done.
+    Where there are several, `schedule` says which follow one another, again and again.
     `client_work` and `model` are kept for who wants to look at what one client does, and
     `over` for clients who get at their examples in another way.
     `count_traffic` makes `traffic`; default: what crosses in the compiled rounds, without
@@ -67,7 +67,7 @@ class StatefulProcess(tff.templates.IterativeProcess):
 
     Raises:
       ProcessTypeError: A computation has another type than the module's docstring says.
-      ValueError: There are several kinds of rounds, but no `kind_of_round`.
+      ValueError: There are several kinds of rounds, and no `schedule` of these.
     """
     state_type = initialize_fn.type_signature.result
     for name, computation in (
@@ -87,9 +87,12 @@ class StatefulProcess(tff.templates.IterativeProcess):
       "initialize_client must return an unplaced structure",
       client_type,
     )
-    if kind_of_round is None and len(next_fns) != 1:
+    if not schedule and len(next_fns) == 1:
+      schedule = tuple(next_fns)
+    if not schedule or not set(schedule) <= set(next_fns):
       raise ValueError(
-        f"Of {len(next_fns)} kinds of rounds, say by kind_of_round which is next."
+        f"Say by schedule which of the kinds of rounds, {', '.join(next_fns)}, follow "
+        f"one another; found {tuple(schedule)}."
       )
     for next_fn in next_fns.values():
       _check_next(next_fn.type_signature, state_type, client_type)
@@ -109,7 +112,7 @@ class StatefulProcess(tff.templates.IterativeProcess):
     )
     _check_setter(set_hparams, "set_hparams", state, hparams)
     super().__init__(initialize_fn, [*next_fns.values()][-1], next_is_multi_arg=True)
-    self._next_fns, self._kind_of_round = dict(next_fns), kind_of_round
+    self._next_fns, self._schedule = dict(next_fns), tuple(schedule)
     self._initialize_client, self._client_work = initialize_client_fn, client_work
     self._count_traffic = count_traffic
     self._privacy: Optional[GaussianMechanism] = None
@@ -175,12 +178,14 @@ class StatefulProcess(tff.templates.IterativeProcess):
     """The `next` of each kind of round, by name."""
     return self._next_fns
 
+  @property
+  def schedule(self) -> tuple[str, ...]:
+    """The names of the kinds of rounds that follow one another, again and again."""
+    return self._schedule
+
   def kind_of_round(self, rounds_done: int) -> str:
     """The name of the kind of the round after so many rounds."""
-    if self._kind_of_round is None:
-      [kind] = self._next_fns
-      return kind
-    return self._kind_of_round(rounds_done)
+    return self._schedule[rounds_done % len(self._schedule)]
 
   def next_of(self, rounds_done: int) -> tff.Computation:
     """The `next` of the round after so many rounds."""

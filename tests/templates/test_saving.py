@@ -1,0 +1,147 @@
+"""Processes that are written to a file and loaded, here and in another program."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+import textwrap
+import zipfile
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tree
+
+import tff_algos
+from tff_algos.runtimes import runtime
+
+_SPEC = tff_algos.ExampleSpec(tf.TensorSpec([3], tf.float32), tf.TensorSpec([], tf.int32))
+_SETTINGS = tff_algos.Settings(rounds=3, clients_per_round=2, seed=1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed():
+  with runtime.create_runtime():
+    yield
+
+
+@pytest.fixture(scope="module")
+def model():
+  layers = [
+    tf.keras.layers.Input([3]),
+    tf.keras.layers.Dense(4),
+    tf.keras.layers.Dense(2),
+  ]
+  keras_model = tf.keras.Sequential(layers)
+  tff_algos.reinitialize(keras_model, 3)
+  return tff_algos.from_keras(keras_model, _SPEC)
+
+
+@pytest.fixture(scope="module")
+def clients(tmp_path_factory):
+  draw = np.random.default_rng(0)
+  data = {str(i): (draw.normal(size=(5, 3)), draw.integers(0, 2, 5)) for i in range(4)}
+  return tff_algos.write_clients(str(tmp_path_factory.mktemp("clients")), data, _SPEC)
+
+
+@pytest.fixture(scope="module")
+def scaffold(model):
+  return tff_algos.build_scaffold(model, num_clients=4)
+
+
+def assert_same(found, expected):
+  tree.map_structure(np.testing.assert_array_equal, found, expected)
+
+
+def test_a_loaded_process_is_the_process(model, clients, tmp_path):
+  """TWAFL has two kinds of rounds, memories and the library's own containers."""
+  hparams = tff_algos.TwaflHparams(rounds_in_loop=2, freq=1)
+  process = tff_algos.build_twafl(model, hparams, num_clients=4, num_examples=20)
+  path = str(tmp_path / "twafl")
+  tff_algos.save_process(process, path)
+  loaded = tff_algos.load_process(path)
+  assert loaded.schedule == process.schedule and len(set(loaded.schedule)) == 2
+  assert loaded.traffic == process.traffic
+  assert loaded.privacy is None and loaded.model is None
+  expected = tff_algos.simulate(process, clients, _SETTINGS)
+  found = tff_algos.simulate(loaded, clients, _SETTINGS)
+  assert_same(found.state, expected.state)
+  assert type(found.state) is type(expected.state)
+  assert_same(found.client_states.get(range(4)), expected.client_states.get(range(4)))
+  changed = loaded.set_hparams(
+    found.state, {"learning_rate": 0.5, "server_learning_rate": 1.0}
+  )
+  assert loaded.get_hparams(changed)["learning_rate"] == 0.5
+
+
+def test_privacy_is_kept(model, tmp_path):
+  process = tff_algos.build_dp_sgd(model)
+  path = str(tmp_path / "private")
+  tff_algos.save_process(process, path)
+  assert tff_algos.load_process(path).privacy == process.privacy is not None
+
+
+def test_another_program_goes_on_with_it(scaffold, clients, tmp_path):
+  path, result = str(tmp_path / "scaffold"), str(tmp_path / "result")
+  tff_algos.save_process(scaffold, path)
+  program = f"""
+    import pickle
+    import numpy as np
+    import tff_algos
+
+    process = tff_algos.load_process({path!r})
+    clients = tff_algos.ClientDirectory({clients.folder!r})
+    settings = tff_algos.Settings(rounds=3, clients_per_round=2, seed=1)
+    with tff_algos.create_runtime():
+      result = tff_algos.simulate(process, clients, settings)
+      weights = process.get_model_weights(result.state).trainable
+    with open({result!r}, "wb") as f:
+      pickle.dump([np.asarray(w) for w in weights], f)
+  """
+  with open(tmp_path / "log", "w") as log:
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    subprocess.run(command, check=True, stdout=log, stderr=log, timeout=300)
+  with open(result, "rb") as f:
+    found = pickle.load(f)
+  expected = tff_algos.simulate(scaffold, clients, _SETTINGS)
+  assert_same(found, list(scaffold.get_model_weights(expected.state).trainable))
+
+
+def test_what_cannot_be_imported_elsewhere_is_refused(scaffold, tmp_path, monkeypatch):
+  state_class = type(scaffold.initialize())
+  monkeypatch.setattr(state_class, "__module__", "__main__")
+  with pytest.raises(tff_algos.InputError, match="ServerState cannot be imported"):
+    tff_algos.save_process(scaffold, str(tmp_path / "process"))
+  assert not list(tmp_path.iterdir())
+
+
+def _change(path, **changed):
+  with zipfile.ZipFile(path) as file:
+    content = {name: file.read(name) for name in file.namelist()}
+  manifest = json.loads(content["process.json"])
+  content["process.json"] = json.dumps({**manifest, **changed}).encode()
+  with zipfile.ZipFile(path, "w") as file:
+    for name, data in content.items():
+      file.writestr(name, data)
+
+
+def test_files_that_are_no_process_are_refused_in_one_sentence(scaffold, tmp_path):
+  path = tmp_path / "process"
+  path.write_text("no process")
+  with pytest.raises(tff_algos.InputError, match=r"holds no process[^\n]*\.$"):
+    tff_algos.load_process(str(path))
+  tff_algos.save_process(scaffold, str(path))
+  _change(path, tensorflow_federated="0.1")
+  with pytest.raises(tff_algos.InputError, match=r"with TFF 0\.1[^\n]*\.$"):
+    tff_algos.load_process(str(path))
+  tff_algos.save_process(scaffold, str(path))
+  with zipfile.ZipFile(path) as file:
+    containers = json.loads(file.read("process.json"))["containers"]
+  text = json.dumps(containers).replace(":ServerState", ":NoSuchClass")
+  _change(path, containers=json.loads(text))
+  with pytest.raises(
+    tff_algos.InputError, match=r"needs NoSuchClass of tff_algos[^\n]*\.$"
+  ):
+    tff_algos.load_process(str(path))

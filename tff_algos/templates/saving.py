@@ -1,0 +1,182 @@
+"""A process in a file, for programs that have neither its model nor its algorithm."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import zipfile
+from typing import Any, Optional
+
+import tensorflow_federated as tff
+
+from tff_algos.errors import InputError
+from tff_algos.privacy.accounting import GaussianMechanism
+from tff_algos.runtimes import private_apis
+from tff_algos.templates.ledger import RoundTraffic
+from tff_algos.templates.stateful_process import StatefulProcess
+
+_FORMAT = 1
+_MANIFEST = "process.json"
+_PARTS = (
+  "initialize",
+  "initialize_client",
+  "get_model_weights",
+  "set_model_weights",
+  "get_hparams",
+  "set_hparams",
+)
+_NEXT = "next/"
+
+
+def save_process(process: StatefulProcess, path: str) -> None:
+  """Writes a process to one file, which `load_process` reads.
+
+  Its computations, the classes that their results are made of, its schedule, its bytes
+  and its privacy are in it; its `model` and `client_work`, Python functions, are not.
+
+  Args:
+    process: The process.
+    path: The file; one that is there is replaced when the new one is whole.
+
+  Raises:
+    InputError: A class of its states or metrics cannot be imported by another program,
+      as it was made in a function or in the program itself.
+  """
+  computations = {name: getattr(process, name) for name in _PARTS}
+  computations.update((_NEXT + kind, fn) for kind, fn in process.next_fns.items())
+  privacy = process.privacy
+  manifest = {
+    "format": _FORMAT,
+    "tensorflow_federated": tff.__version__,
+    "kinds": list(process.next_fns),
+    "schedule": process.schedule,
+    "traffic": {kind: each._asdict() for kind, each in process.traffic.items()},
+    "privacy": privacy and privacy._asdict(),
+    "containers": {n: _containers(c.type_signature) for n, c in computations.items()},
+  }
+  unfinished = f"{path}.unfinished"
+  with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as file:
+    for name, computation in computations.items():
+      serialized = tff.framework.serialize_computation(computation)
+      file.writestr(name, serialized.SerializeToString())
+    file.writestr(_MANIFEST, json.dumps(manifest))
+  os.replace(unfinished, path)
+
+
+def load_process(path: str) -> StatefulProcess:
+  """Reads a process that `save_process` wrote.
+
+  Load files that you trust: their computations can read and write files.
+
+  Raises:
+    InputError: The file is no process, another TFF has written it, or a class that its
+      states or metrics are made of cannot be imported.
+    FileNotFoundError: There is no such file.
+  """
+  try:
+    with zipfile.ZipFile(path) as file:
+      manifest = json.loads(file.read(_MANIFEST))
+      written = {name: file.read(name) for name in manifest["containers"]}
+  except (zipfile.BadZipFile, KeyError, json.JSONDecodeError) as error:
+    raise InputError(
+      f"{path} holds no process: give a file that tff_algos.save_process wrote."
+    ) from error
+  if (manifest["format"], manifest["tensorflow_federated"]) != (_FORMAT, tff.__version__):
+    raise InputError(
+      f"{path} was written with TFF {manifest['tensorflow_federated']}, whose "
+      f"computations are not those of {tff.__version__}, which is here: save the process "
+      "again with this one."
+    )
+  computations = {
+    name: _loaded(content, manifest["containers"][name], path)
+    for name, content in written.items()
+  }
+  traffic = {kind: RoundTraffic(**each) for kind, each in manifest["traffic"].items()}
+  process = StatefulProcess(
+    computations["initialize"],
+    computations["initialize_client"],
+    {kind: computations[_NEXT + kind] for kind in manifest["kinds"]},
+    *(computations[name] for name in _PARTS[2:]),
+    schedule=manifest["schedule"],
+    count_traffic=lambda: traffic,
+  )
+  privacy = manifest["privacy"]
+  return process.with_privacy(GaussianMechanism(**privacy)) if privacy else process
+
+
+def _loaded(content: bytes, containers: Any, path: str) -> tff.Computation:
+  comp = private_apis.parse_computation(content)
+  return tff.framework.ConcreteComputation.with_type(
+    comp, _with_containers(comp.type_signature, containers, path)
+  )
+
+
+# --- Python's containers, which a serialized type forgets -----------------------------
+
+
+def _containers(t: Any) -> Any:
+  """The containers of a type as JSON: of a structure [class, those of its elements]."""
+  if isinstance(t, tff.FunctionType):
+    return [_containers(t.parameter), _containers(t.result)]
+  if isinstance(t, tff.FederatedType):
+    return _containers(t.member)
+  if isinstance(t, tff.SequenceType):
+    return _containers(t.element)
+  if isinstance(t, tff.StructType):
+    elements = [_containers(e) for _, e in tff.structure.iter_elements(t)]
+    return [_name_of(t.python_container), elements]
+  return None
+
+
+def _name_of(container: Optional[type]) -> Optional[str]:
+  if container is None:
+    return None
+  if container.__module__ == "__main__" or "<locals>" in container.__qualname__:
+    raise InputError(
+      f"{container.__qualname__} cannot be imported by who loads the process: put it at "
+      "the top level of a module of its own."
+    )
+  return f"{container.__module__}:{container.__qualname__}"
+
+
+def _with_containers(t: Any, containers: Any, path: str) -> Any:
+  if isinstance(t, tff.FunctionType):
+    parameter, result = containers
+    return tff.FunctionType(
+      t.parameter
+      if t.parameter is None
+      else _with_containers(t.parameter, parameter, path),
+      _with_containers(t.result, result, path),
+    )
+  if isinstance(t, tff.FederatedType):
+    member = _with_containers(t.member, containers, path)
+    return tff.FederatedType(member, t.placement, t.all_equal)
+  if isinstance(t, tff.SequenceType):
+    return tff.SequenceType(_with_containers(t.element, containers, path))
+  if isinstance(t, tff.StructType):
+    name, parts = containers
+    elements = [
+      (n, _with_containers(e, part, path))
+      for (n, e), part in zip(tff.structure.iter_elements(t), parts)
+    ]
+    if name is None:
+      return tff.StructType(elements)
+    return tff.StructWithPythonType(elements, _imported(name, path))
+  return t
+
+
+def _imported(name: str, path: str) -> type:
+  module, _, attributes = name.partition(":")
+  try:
+    found: Any = importlib.import_module(module)
+    for attribute in attributes.split("."):
+      found = getattr(found, attribute)
+  except (ImportError, AttributeError) as error:
+    raise InputError(
+      f"The process in {path} needs {attributes} of {module}, which cannot be imported: "
+      "install it, or start in the folder that holds it."
+    ) from error
+  if not isinstance(found, type):
+    raise InputError(f"{path} names {name} as a class, which it is not: it was changed.")
+  return found
