@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
-_PACKAGES = ("tff_algos", "tasks", "experiments", "binaries")
+_PACKAGES = ("tff_algos", "tasks", "experiments", "binaries", "examples")
 _TREES = (*_PACKAGES, "tests")
 _BUILDS = [
   _ROOT / "BUILD",
