@@ -83,7 +83,8 @@ def _kind(path: str) -> str:
   """The rule that a Python file belongs to."""
   if pathlib.PurePosixPath(path).name.startswith("test_"):
     return "py_test"
-  return "py_binary" if path.startswith(("binaries/", "tests/faults/")) else "py_library"
+  programs = ("binaries/", "examples/", "tests/faults/")
+  return "py_binary" if path.startswith(programs) else "py_library"
 
 
 def _files(*trees: str) -> set[str]:
