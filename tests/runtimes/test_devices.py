@@ -56,8 +56,9 @@ _PROGRAM = """
     return results
 
   def watched_add(accumulation, totals, results):
+    added = [v for r in results for n in accumulation.aggregates for v in r[n.inputs[0]]]
     totals = add(accumulation, totals, results)
-    at_server.update(map(short, totals))
+    at_server.update(map(short, (*totals, *added)))
     return totals
 
   planning.Step.run, accumulation.Accumulation.add = watched_run, watched_add
@@ -110,7 +111,7 @@ def test_clients_take_the_devices_in_turn(runs, num_devices):
 
 
 @pytest.mark.parametrize("num_devices", [1, 2, 4])
-def test_sums_are_on_the_first_device(runs, num_devices):
+def test_sums_and_what_is_added_are_on_the_first_device(runs, num_devices):
   assert runs[str(num_devices)]["at"] == ["CPU:0"]
 
 

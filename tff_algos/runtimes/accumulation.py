@@ -38,6 +38,18 @@ class Accumulation:
     """The accumulators before any client."""
     return self._zero() if self._totals else []
 
+  def copied(
+    self, results: Mapping[Node, list[tf.Tensor]]
+  ) -> dict[Node, list[tf.Tensor]]:
+    """What is added of a client's results, on the device in force.
+
+    TensorFlow would copy what comes from another device itself, and a sum may take over
+    such a copy's buffer and begin with it: kept copies are added in their order.
+    """
+    return {
+      n.inputs[0]: [tf.identity(v) for v in results[n.inputs[0]]] for n in self.aggregates
+    }
+
   def add(
     self, totals: Sequence[tf.Tensor], results: Sequence[Mapping[Node, list[tf.Tensor]]]
   ) -> Sequence[tf.Tensor]:

@@ -190,7 +190,7 @@ class Plan:
 
     totals, waiting = sums.zero(), []
     for results in in_order(work, range(num_clients)):
-      waiting.append(results)
+      waiting.append(sums.copied(results) if len(shared) > 1 else results)
       if len(waiting) == accumulation.ADDED_AT_ONCE:
         totals, waiting = sums.add(totals, waiting), []
       for node in self._kept.intersection(step.requested):
