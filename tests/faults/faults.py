@@ -233,8 +233,8 @@ FAULTS = (
   Fault(
     "twafl: all layers in the first rounds of a loop",
     f"{_ALGORITHMS}twafl.py",
-    "_FULL if place >= hparams.rounds_in_loop - hparams.freq else _SHALLOW",
-    "_FULL if place < hparams.freq else _SHALLOW",
+    "[_SHALLOW] * num_shallow + [_FULL] * hparams.freq",
+    "[_FULL] * hparams.freq + [_SHALLOW] * num_shallow",
     _replay("twafl"),
   ),
   # Client work.
@@ -315,8 +315,43 @@ FAULTS = (
     "composer: a dropped client's state changes",
     "tff_algos/templates/client_results.py",
     "lambda: (tf.nest.map_structure(tf.zeros_like, sent), old_client_state),",
-    "lambda: (tf.nest.map_structure(tf.zeros_like, sent), result.client_state),",
+    "lambda: (tf.nest.map_structure(tf.zeros_like, sent), client_state),",
     _of("conformance/test_non_finite_updates.py", "scaffold"),
+  ),
+  Fault(
+    "data sets: every round draws the same",
+    "tff_algos/templates/client_readings.py",
+    "return fold_in(fold_in(key, seed), round_num)",
+    "return fold_in(key, seed)",
+    _of("conformance/test_over_datasets.py", "draws_otherwise"),
+  ),
+  Fault(
+    "data sets: labels do not count for the key",
+    "tff_algos/templates/client_readings.py",
+    "tf.strings.join([tf.io.serialize_tensor(v) for v in examples])",
+    "tf.io.serialize_tensor(examples[0])",
+    _of("conformance/test_over_datasets.py", "draws_otherwise"),
+  ),
+  Fault(
+    "data sets: a client without examples counts",
+    "tff_algos/templates/exchange.py",
+    "if read.has_examples is None:",
+    "if True:",
+    _of("conformance/test_over_datasets.py", "without_examples"),
+  ),
+  Fault(
+    "deployment: a device keeps its old state",
+    "tff_algos/templates/deployment.py",
+    "return DeviceWork((tuple(aggregated), *secure), state)",
+    "return DeviceWork((tuple(aggregated), *secure), brought.state)",
+    _of("conformance/test_deployment.py", "five_rounds"),
+  ),
+  Fault(
+    "saving: the schedule is lost",
+    "tff_algos/templates/saving.py",
+    'schedule=manifest["schedule"],',
+    'schedule=manifest["kinds"][-1:],',
+    _of("templates/test_saving.py", "loaded_process"),
   ),
   # Runtimes.
   Fault(
@@ -347,7 +382,35 @@ FAULTS = (
     "here.pop()",
     _of("runtimes/test_runtime.py", "brings_back_the_context"),
   ),
+  Fault(
+    "devices: what is added is left where it was",
+    "tff_algos/runtimes/execution.py",
+    "sums.copied(results) if len(shared) > 1 else results",
+    "results",
+    _of("runtimes/test_devices.py", "first_device"),
+  ),
+  Fault(
+    "runtime: other threads are not served",
+    "tff_algos/runtimes/private_apis.py",
+    "    shared.invoke = context.invoke\n",
+    "    pass\n",
+    _of("runtimes/test_runtime.py", "serves_threads"),
+  ),
   # Simulation.
+  Fault(
+    "programs: one that goes on begins with the first cohort",
+    f"{_SIMULATION}client_source.py",
+    'cls(clients, content["seed"], content["rounds_done"])',
+    'cls(clients, content["seed"])',
+    _of("simulation/test_program.py", "goes_on or written_down"),
+  ),
+  Fault(
+    "programs: what clients keep is not saved",
+    f"{_SIMULATION}program.py",
+    "leaves_of.update(zip(places, map(tree.flatten, output.client_states)))",
+    "pass",
+    _of("simulation/test_program.py", "died_goes_on"),
+  ),
   Fault(
     "cohorts: with replacement",
     f"{_SIMULATION}cohorts.py",

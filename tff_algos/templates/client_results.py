@@ -73,11 +73,8 @@ def drop_non_finite(
   lengths = [tf.cast(tf.nn.l2_loss(v), tf.float32) for v in numbers]
   accepted = tf.reduce_all(tf.math.is_finite(tf.stack(lengths)))
   sent = tuple(map(OrderedDict, (result.message, result.weight, result.metrics)))
-  # `tf.where` would pass over all weights once more.
-  (message, weight, averages), client_state = tf.cond(
-    accepted,
-    lambda: (sent, result.client_state),
-    lambda: (tf.nest.map_structure(tf.zeros_like, sent), old_client_state),
+  (message, weight, averages), client_state = _if_accepted(
+    accepted, sent, result.client_state, old_client_state
   )
   one = tf.cast(accepted, tf.int32)
   counts = OrderedDict(
@@ -98,10 +95,8 @@ def drop_empty(
 ) -> ClientWorkOutput:
   """Gives a client without examples no weight and leaves its state alone."""
   sent = output.message, output.weight, output.totals["averages"]
-  (message, weight, averages), client_state = tf.cond(
-    has_examples,
-    lambda: (sent, output.client_state),
-    lambda: (tf.nest.map_structure(tf.zeros_like, sent), old_client_state),
+  (message, weight, averages), client_state = _if_accepted(
+    has_examples, sent, output.client_state, old_client_state
   )
   counts = output.totals["counts"]
   nothing = OrderedDict(
@@ -116,6 +111,18 @@ def drop_empty(
       counts=tf.cond(has_examples, lambda: counts, lambda: nothing),
     ),
   )
+
+
+def _if_accepted(
+  accepted: tf.Tensor, sent: Any, client_state: Any, old_client_state: Any
+) -> tuple[Any, Any]:
+  # `tf.where` would pass over all weights once more.
+  chosen: tuple[Any, Any] = tf.cond(
+    accepted,
+    lambda: (sent, client_state),
+    lambda: (tf.nest.map_structure(tf.zeros_like, sent), old_client_state),
+  )
+  return chosen
 
 
 def finish_metrics(totals: Mapping[str, Any]) -> OrderedDict[str, tf.Tensor]:
