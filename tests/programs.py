@@ -1,6 +1,6 @@
 """Programs of binaries/ as a user runs them, and in forks of one process.
 
-A program that imports TFF takes some ten seconds to start. What does not need a process
+A program that imports TFF takes some seconds to start. What does not need a process
 of its own runs in a fork of one that has imported everything and done nothing.
 """
 
@@ -20,7 +20,7 @@ from typing import NamedTuple
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 _SERVER = """
-  import atexit, json, os, runpy, signal, sys, time, traceback
+  import atexit, gc, json, os, runpy, signal, sys, time, traceback
 
   (root,) = sys.argv[1:]
   sys.path[:1] = [root]
@@ -73,6 +73,8 @@ _SERVER = """
     os.waitpid(child, 0)
     return "did not end"
 
+  gc.collect()
+  gc.freeze()  # Or each fork would copy what it only looks at.
   answers = os.fdopen(os.dup(1), "w")
   for line in sys.stdin:
     request = json.loads(line)

@@ -151,7 +151,7 @@ def prepare(request: Request) -> Prepared:
     )
     one = Examples(tf.TensorSpec([1, *spec.x.shape]), tf.TensorSpec([1], tf.int32))
     seed = tf.TensorSpec([2], tf.int32)
-    send = tf.function(upload).get_concrete_function(one, seed)
+    send = tf.function(upload, autograph=False).get_concrete_function(one, seed)
     return process.privacy is not None, upload, send
 
   victims = {}

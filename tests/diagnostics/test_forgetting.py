@@ -14,7 +14,7 @@ import tensorflow as tf
 from tff_algos.algorithms import fed_avg, fed_curv
 from tff_algos.client_data import ClientInput
 from tff_algos.diagnostics import forgetting
-from tff_algos.templates.composer import ServerVariables
+from tff_algos.templates.rounds import ServerVariables
 
 _STEP = 0.3
 

@@ -46,7 +46,7 @@ def _test(folder: pathlib.Path, tests: Sequence[str]) -> int:
     done = subprocess.run(
       [*command, "-p", "no:cacheprovider", *tests],
       cwd=folder,
-      env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
+      env={**os.environ, "PYTHONPATH": str(folder)},
       stdin=subprocess.DEVNULL,
       stdout=log,
       stderr=log,

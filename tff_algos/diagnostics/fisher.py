@@ -61,7 +61,7 @@ def build_fisher(model: Model) -> Callable[[Weights, Sequence[str]], NDArray[np.
     these clients together, of the squared gradient of the label's log-likelihood.
   """
 
-  @tf.function(input_signature=[_specs_of(model), _PATH])
+  @tf.function(input_signature=[_specs_of(model), _PATH], autograph=False)
   def of_client(weights, path):
     examples = client_data.read(path, model.example_spec)
     return sum_of_squares(model, weights, examples), tf.shape(examples.y)[0]
@@ -105,7 +105,10 @@ def build_pseudo_fisher(
     model, preprocess=lambda x: x, example_losses=model.soft_targets.losses
   )
 
-  @tf.function(input_signature=[_specs_of(model), _PATH, tf.TensorSpec([2], tf.int32)])
+  @tf.function(
+    input_signature=[_specs_of(model), _PATH, tf.TensorSpec([2], tf.int32)],
+    autograph=False,
+  )
   def of_client(start, path, seed):
     examples = client_data.read(path, model.example_spec)
     message = work(ServerVariables(start, ()), (), examples, seed).message

@@ -63,7 +63,7 @@ def build_local_models(model: Model, process: StatefulProcess) -> LocalModels:
       "in every round: choose another algorithm."
     )
 
-  @tf.function
+  @tf.function(autograph=False)
   def train(variables, client_state, path, seed):
     examples = client_data.read(path, model.example_spec)
     message = work(variables, client_state, examples, seed).message

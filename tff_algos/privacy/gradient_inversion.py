@@ -190,7 +190,7 @@ def build_inversion(
     apart = distance(hparams.distance, simulate(Examples(x, y), seed), sent)
     return apart + hparams.tv_weight * total_variation(x)
 
-  @tf.function
+  @tf.function(autograph=False)
   def search(sent, y, seed, start):
     def body(step, x, mean, square):
       with tf.GradientTape() as tape:

@@ -47,7 +47,8 @@ def build_means(model: Model) -> Callable[..., OrderedDict[str, float]]:
       specs,
       tf.TensorSpec([None, *x_spec.shape], x_spec.dtype),
       tf.TensorSpec([None, *y_spec.shape], y_spec.dtype),
-    ]
+    ],
+    autograph=False,
   )
   def totals(weights, batch_x, batch_y):
     no_seed = tf.constant([0, 0])
