@@ -42,7 +42,12 @@ class Exchange:
     self._received_type = send.type_signature.result
     self._estimates: list[tuple[tff.Computation, Any]] = []
     estimation = kind.estimation or Estimation(kind.client_update, times=0)
+    known = None
     for _ in range(estimation.times):
+      before, known = known, self._estimates_type()
+      if known == before:  # From the third on: the same computation again.
+        self._estimates.append(self._estimates[-1])
+        continue
       estimate = self._client_computation(estimation.client, is_estimate=True)
       work_type = estimate.type_signature.result
       means = OrderedDict(
