@@ -32,7 +32,10 @@ _RESUME = flags.DEFINE_boolean(
   "there is none.",
 )
 flags.DEFINE_string(
-  "algorithm", "fedavg", f"One of {', '.join(algorithms_registry.ALGORITHMS)}."
+  "algorithm",
+  "fedavg",
+  f"One of {', '.join(algorithms_registry.ALGORITHMS)}; or module:attribute, an "
+  "algorithm of your own: its builder, or a tff_algos.Algorithm.",
 )
 flags.DEFINE_string(
   "task",

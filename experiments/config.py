@@ -31,7 +31,7 @@ class Config:
   """Everything that a run depends on; `make_config` fills in the task's defaults.
 
   Attributes:
-    algorithm: A name of `algorithms.registry`.
+    algorithm: A name of `algorithms.registry`, or module:attribute.
     task: A name of `tasks.registry`, or module:attribute.
     hparams: Hyper-parameters that differ from the task's and the algorithm's defaults.
     run_dir: Where the results go.
@@ -95,7 +95,7 @@ def make_config(
   """The settings of a run.
 
   Args:
-    algorithm: A name of `algorithms.registry`.
+    algorithm: A name of `algorithms.registry`, or module:attribute.
     task: A name of `tasks.registry`, or module:attribute.
     held: The settings of the run that is resumed, by the names of `Config`'s fields;
       None for a new run, which has the task's defaults.
@@ -105,8 +105,7 @@ def make_config(
     InputError: A name is unknown or a value out of range.
   """
   given = {name: value for name, value in given.items() if value is not None}
-  row = tasks_registry.get(task)
-  algorithms_registry.get(algorithm)
+  row, algorithm_row = tasks_registry.get(task), algorithms_registry.get(algorithm)
   for name in ("num_clients", "clients_per_round", "rounds", "threads", "eval_every"):
     if given.get(name, 1) < 1:
       raise InputError(f"{name} must be at least 1; found {given[name]}.")
@@ -116,7 +115,7 @@ def make_config(
   num_clients = given.get("num_clients", row.num_clients)
   stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
   defaults: dict[str, Any] = dict(
-    run_dir=f"runs/{stamp}-{row.name}-{algorithm}",
+    run_dir=f"runs/{stamp}-{row.name}-{algorithm_row.name}",
     partition=row.partition,
     num_clients=num_clients,
     clients_per_round=min(row.clients_per_round, num_clients or sys.maxsize),

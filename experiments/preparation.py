@@ -38,12 +38,17 @@ class Prepared(NamedTuple):
 
   def manifest(self) -> dict[str, Any]:
     """All that the run's numbers depend on, by headings."""
-    return {
+    manifest = {
       "flags": dataclasses.asdict(self.config),
       "hparams": dataclasses.asdict(self.hparams),
       "data": fingerprints.of_data(self.loaded),
       "model": fingerprints.of_model(self.loaded),
     }
+    name = self.config.algorithm
+    if ":" in name:
+      row = algorithms_registry.get(name)
+      manifest["algorithm"] = fingerprints.of_own_code(name, row)
+    return manifest
 
 
 def prepare(config: Config) -> Prepared:
@@ -89,12 +94,18 @@ def build(algorithm: Any, loaded: tasks_registry.LoadedTask, hparams: Any):
     loaded: The task.
     hparams: The algorithm's hyper-parameters.
   """
-  return algorithm.build(
+  process = algorithm.build(
     loaded.model,
     hparams,
     num_clients=len(loaded.clients),
     num_examples=int(loaded.clients.num_examples.sum()),
   )
+  if not isinstance(process, StatefulProcess):
+    raise InputError(
+      f"The builder of {algorithm.name} gives a {type(process).__name__}: it must give a "
+      "tff_algos.StatefulProcess, as compose_process and from_learning_process do."
+    )
+  return process
 
 
 def _check_cohort(config: Config, num_clients: int) -> None:
