@@ -20,7 +20,7 @@ from typing import Optional
 
 from absl import flags
 
-from experiments import command_line, training_flags
+from experiments import command_line, run_options, training_flags
 from tasks import registry as tasks_registry
 from tff_algos.algorithms import registry as algorithms_registry
 
@@ -113,6 +113,7 @@ flags.DEFINE_string(
   None,
   "The certificate of the authority that signed the workers', a PEM file.",
 )
+run_options.define()
 
 
 def _parse(argv: Sequence[str]) -> list[str]:

@@ -12,6 +12,8 @@ from tasks import registry as tasks_registry
 from tff_algos import runtimes
 from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.errors import InputError
+from tff_algos.simulation import stopping
+from tff_algos.simulation.stopping import StopRule
 
 #: What of a manifest may differ where a run is resumed: it does not change the numbers;
 #: and hyper-parameters are compared as they are in the end, with all defaults.
@@ -21,7 +23,7 @@ FREE_SETTINGS = frozenset(
     *("rounds", "run_dir", "data_dir", "cache_dir", "checkpoint_every"),
     *("runtime", "threads", "devices", "workers"),
     *("worker_certificate", "worker_key", "worker_authority"),
-    *("target_accuracy", "hparams"),
+    *("target_accuracy", "stop_at", "patience", "hparams"),
   )
 )
 
@@ -46,6 +48,9 @@ class Config:
     eval_every: Rounds between evaluations.
     checkpoint_every: Rounds between checkpoints; 0 for none.
     target_accuracy: The accuracy whose round is reported, 0..1; None for none.
+    stop_at: The test metric and target at which the run ends, such as accuracy:0.95;
+      None or "" for none.
+    patience: Evaluations without improvement after which it ends; None or 0 for none.
     runtime: A name of `runtimes.DESCRIPTIONS`.
     threads: Clients worked on at once on each device of in_process; None: one for each
       core.
@@ -71,6 +76,8 @@ class Config:
   eval_every: int = 1
   checkpoint_every: int = 10
   target_accuracy: Optional[float] = None
+  stop_at: Optional[str] = None
+  patience: Optional[int] = None
   runtime: str = "in_process"
   threads: Optional[int] = None
   devices: Optional[Sequence[str]] = None
@@ -78,6 +85,17 @@ class Config:
   worker_certificate: Optional[str] = None
   worker_key: Optional[str] = None
   worker_authority: Optional[str] = None
+
+  def stop_rule(self) -> Optional[StopRule]:
+    """What `stop_at` and `patience` say; None for neither.
+
+    Raises:
+      InputError: They cannot be used.
+    """
+    if not self.stop_at and not self.patience:
+      return None
+    metric, target = stopping.parse(self.stop_at) if self.stop_at else ("accuracy", None)
+    return StopRule(metric, target, self.patience or None)
 
 
 def field_names() -> list[str]:
@@ -134,6 +152,7 @@ def make_config(
   target = config.target_accuracy
   if target is not None and not 0 < target <= 1:
     raise InputError(f"target_accuracy must be in (0, 1]; found {target:g}.")
+  config.stop_rule()
   return config
 
 

@@ -67,6 +67,7 @@ def prepare(config: Config) -> Prepared:
     eval_every=config.eval_every,
     checkpoint_every=config.checkpoint_every,
     checkpoint_folder=os.path.join(config.run_dir, CHECKPOINTS),
+    stop=config.stop_rule(),
   )
   if config.num_clients is not None:
     _check_cohort(config, config.num_clients)
@@ -83,6 +84,7 @@ def prepare(config: Config) -> Prepared:
   except OSError as error:  # Of the user's files.
     raise InputError(f"{error.filename or config.task}: {error.strerror}.") from error
   _check_cohort(config, len(loaded.clients))
+  _check_metric(settings, loaded.model)
   return Prepared(config, loaded, hparams, build(algorithm, loaded, hparams), settings)
 
 
@@ -113,6 +115,15 @@ def _check_cohort(config: Config, num_clients: int) -> None:
     raise InputError(
       f"clients_per_round is {config.clients_per_round}, but there are only "
       f"{num_clients} clients: lower it or raise num_clients."
+    )
+
+
+def _check_metric(settings: loop.Settings, model: Model) -> None:
+  known = ("loss", *model.metrics)
+  if settings.stop is not None and settings.stop.metric not in known:
+    raise InputError(
+      f"The run is to stop by {settings.stop.metric}, which the task's model does not "
+      f"measure: choose one of {', '.join(known)}."
     )
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import os
-import resource
 from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
-from experiments import command_line
+from experiments import command_line, finishing
 from experiments.config import FREE_SETTINGS, Config
 from experiments.preparation import CHECKPOINTS, Prepared, prepare
 from experiments.progress import Progress, stopping_on_signal
@@ -18,17 +16,9 @@ from experiments.run_folder import reading
 from experiments.run_folder.folder import RunFolder
 from tff_algos.diagnostics import heterogeneity
 from tff_algos.errors import InputError
-from tff_algos.privacy import accounting
 from tff_algos.runtimes import in_process, remote_workers, tunnel
 from tff_algos.runtimes import runtime as runtimes
-from tff_algos.simulation import (
-  checkpoints,
-  cohorts,
-  evaluation,
-  loop,
-  records,
-  traffic,
-)
+from tff_algos.simulation import checkpoints, evaluation, loop, records, traffic
 
 Watcher = Callable[[loop.RoundStart], None]
 
@@ -101,7 +91,7 @@ def run(
       "labels" if prepared.loaded.test_y.ndim > 1 else "examples",
     )
     result = _train(prepared, folder, watcher)
-    summary = _finish(prepared, result, runtime)
+    summary = finishing.finish(prepared, result, runtime)
     folder.note(last_round=len(result.records))
   return summary
 
@@ -230,69 +220,3 @@ def _train(prepared: Prepared, folder: RunFolder, watcher: Watcher) -> loop.Resu
     finally:
       progress.close()
       writer.close()
-
-
-def _finish(
-  prepared: Prepared, result: loop.Result, runtime: runtimes.Runtime
-) -> dict[str, Any]:
-  config, folder = prepared.config, RunFolder(prepared.config.run_dir)
-  summary = records.summarize(
-    result.records, metric="test_accuracy", target=config.target_accuracy
-  )
-  summary["stopped_early"] = len(result.records) < config.rounds
-  if prepared.process.privacy is not None:
-    mechanism = prepared.process.privacy
-    summary["privacy"] = _privacy(prepared, mechanism, len(result.records))
-  summary["peak_memory_bytes"] = _peak_memory() + runtime.worker_peak_memory()
-  records.write_json(folder.file(records.SUMMARY), summary)
-  note = f" ({prepared.loaded.note})" if prepared.loaded.note else ""
-  title = f"{config.algorithm} on {config.task}{note}"
-  records.draw_traffic(result.records, folder.file("traffic.png"), title=title)
-  records.draw_accuracy(
-    result.records,
-    folder.file("accuracy.png"),
-    title=title,
-    target=config.target_accuracy,
-  )
-  _print_summary(summary, config)
-  return summary
-
-
-def _privacy(
-  prepared: Prepared, mechanism: accounting.GaussianMechanism, rounds: int
-) -> dict[str, Any]:
-  """What holds for the examples of the client that took part most often."""
-  settings = prepared.settings
-  most = cohorts.most_participations(
-    len(prepared.loaded.clients), settings.clients_per_round, settings.seed, rounds
-  )
-  epsilon = mechanism.epsilon(most)
-  return {
-    "epsilon": epsilon if math.isfinite(epsilon) else None,
-    "delta": mechanism.delta,
-    "most_participations": most,
-  }
-
-
-def _peak_memory() -> int:
-  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _print_summary(summary: Mapping[str, Any], config: Config) -> None:
-  if summary["best_accuracy"] is None:
-    print(f"{summary['rounds']} rounds done; results in {config.run_dir}")
-    return
-  line = (
-    f"{summary['rounds']} rounds: best accuracy {100 * summary['best_accuracy']:.2f} % "
-    f"(round {summary['best_accuracy_round']}), final "
-    f"{100 * summary['final_accuracy']:.2f} %"
-  )
-  if config.target_accuracy is not None:
-    reached = summary["rounds_to_target"]
-    when = f"in round {reached}" if reached else "not reached"
-    line += f", {100 * config.target_accuracy:g} % {when}"
-  print(line)
-  if "privacy" in summary:
-    print(reading.privacy_line(summary["privacy"]))
-  if summary["stopped_early"]:
-    print(f"stopped early; go on with --run_dir={config.run_dir} --resume")

@@ -15,6 +15,7 @@ from tff_algos.errors import InputError
 from tff_algos.models.functional import Weights
 from tff_algos.simulation import checkpoints, cohorts, seeds, traffic
 from tff_algos.simulation.client_state_store import ClientStateStore
+from tff_algos.simulation.stopping import StopRule
 from tff_algos.templates.stateful_process import StatefulProcess
 
 # Of one round: names to numbers that JSON can hold; None: not measured.
@@ -33,6 +34,7 @@ class Settings:
     checkpoint_every: Write a checkpoint after every so many rounds; 0: only when the run
       is stopped.
     checkpoint_folder: Where checkpoints go; None: nowhere.
+    stop: What ends the run before its last round; None: only `should_stop`.
   """
 
   rounds: int
@@ -41,6 +43,7 @@ class Settings:
   eval_every: int = 1
   checkpoint_every: int = 0
   checkpoint_folder: Optional[str] = None
+  stop: Optional[StopRule] = None
 
   def __post_init__(self) -> None:
     for name in ("rounds", "clients_per_round", "eval_every"):
@@ -74,11 +77,14 @@ class Result(NamedTuple):
     state: The last server state.
     records: One for each round done.
     client_states: The store with the clients' last states.
+    ended_by: "rounds", all are done; "target" or "patience", by the `StopRule`; or
+      "stopped", by `should_stop`.
   """
 
   state: Any
   records: list[Record]
   client_states: ClientStateStore
+  ended_by: str
 
 
 def simulate(
@@ -112,9 +118,12 @@ def simulate(
   Raises:
     FileNotFoundError: `resume`, and there is no checkpoint.
     InputError: The cohort is larger than the population, a client has a label for which
-      the model has no output, the checkpoint belongs to another model or algorithm, or a
-      new run's folder holds checkpoints.
+      the model has no output, the checkpoint belongs to another model or algorithm, a
+      new run's folder holds checkpoints, or evaluation does not give what the run is to
+      stop by.
   """
+  if settings.stop is not None and evaluate is None:
+    raise InputError("To stop by a test metric, say how to evaluate.")
   labels = process.model.labels() if process.model else None
   if labels is not None:
     clients.check_labels(labels)
@@ -134,7 +143,8 @@ def simulate(
     )
   on_start(records)
   no_bytes = dict.fromkeys(traffic.record_columns(process), 0)
-  while len(records) < settings.rounds:
+  ended_by = _end(records, settings, stopping=False)
+  while ended_by is None:
     round_num = len(records)
     cohort = cohorts.uniform_cohort(
       len(clients), settings.clients_per_round, settings.seed, round_num
@@ -160,12 +170,24 @@ def simulate(
       record.update(_test_metrics(evaluate, process, state, settings, done, is_last))
     records.append(record)
     on_round(record)
+    ended_by = _end(records, settings, stopping=stopping)
     every = settings.checkpoint_every
-    if folder and (is_last or (every and done % every == 0)):
+    if folder and (ended_by or (every and done % every == 0)):
       checkpoints.save(folder, state, store, done, records)
-    if stopping:
-      break
-  return Result(state, records, store)
+  return Result(state, records, store, ended_by)
+
+
+def _end(records: list[Record], settings: Settings, *, stopping: bool) -> Optional[str]:
+  """What has ended the run, as `Result.ended_by` says it; None where it goes on."""
+  if settings.stop is not None:
+    # Not the evaluation that only stopping at some round caused.
+    planned = [r for r in records if r["round"] % settings.eval_every == 0]
+    reason = settings.stop.reason(planned)
+    if reason is not None:
+      return reason
+  if len(records) >= settings.rounds:
+    return "rounds"
+  return "stopped" if stopping else None
 
 
 def _as_unbroken(record: Record, settings: Settings) -> Record:
@@ -209,6 +231,11 @@ def _test_metrics(
   if is_last or done % settings.eval_every == 0:
     start = time.perf_counter()
     values = evaluate(process.get_model_weights(state).trainable)
+    if settings.stop is not None and settings.stop.metric not in values:
+      raise InputError(
+        f"The run is to stop by {settings.stop.metric}, but evaluation gives "
+        f"{', '.join(values)}: choose one of them."
+      )
     record = {f"test_{name}": value for name, value in values.items()}
     record["evaluation_seconds"] = time.perf_counter() - start
     return record

@@ -53,3 +53,19 @@ class StopRule:
       if waited == self.patience:
         return "patience"
     return None
+
+
+def parse(spec: str) -> tuple[str, float]:
+  """A metric and its target, as in "accuracy:0.95".
+
+  Raises:
+    InputError: It is not of this form.
+  """
+  metric, _, target = spec.partition(":")
+  try:
+    return metric.strip(), float(target)
+  except ValueError:
+    raise InputError(
+      f"stop_at must be a test metric and its target, as in accuracy:0.95; found "
+      f"{spec!r}."
+    ) from None
