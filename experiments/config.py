@@ -12,7 +12,8 @@ from tasks import registry as tasks_registry
 from tff_algos import runtimes
 from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.errors import InputError
-from tff_algos.simulation import stopping
+from tff_algos.simulation import availability, stopping
+from tff_algos.simulation.availability import Availability
 from tff_algos.simulation.stopping import StopRule
 
 #: What of a manifest may differ where a run is resumed: it does not change the numbers;
@@ -51,6 +52,10 @@ class Config:
     stop_at: The test metric and target at which the run ends, such as accuracy:0.95;
       None or "" for none.
     patience: Evaluations without improvement after which it ends; None or 0 for none.
+    dropout: The probability that a client drops out of a round.
+    client_duration: How long clients take for a round, as `parse_durations` takes it;
+      None: this is not looked at.
+    round_deadline: The seconds after which results do not count; None: never.
     runtime: A name of `runtimes.DESCRIPTIONS`.
     threads: Clients worked on at once on each device of in_process; None: one for each
       core.
@@ -78,6 +83,9 @@ class Config:
   target_accuracy: Optional[float] = None
   stop_at: Optional[str] = None
   patience: Optional[int] = None
+  dropout: float = 0.0
+  client_duration: Optional[str] = None
+  round_deadline: Optional[float] = None
   runtime: str = "in_process"
   threads: Optional[int] = None
   devices: Optional[Sequence[str]] = None
@@ -96,6 +104,22 @@ class Config:
       return None
     metric, target = stopping.parse(self.stop_at) if self.stop_at else ("accuracy", None)
     return StopRule(metric, target, self.patience or None)
+
+  def availability(self) -> Availability:
+    """What `dropout`, `client_duration` and `round_deadline` say.
+
+    Raises:
+      InputError: They cannot be used.
+    """
+    durations = None
+    if self.client_duration is not None:
+      durations = availability.parse_durations(self.client_duration)
+    elif self.round_deadline is not None:
+      raise InputError(
+        "round_deadline needs client_duration, such as lognormal:mean=10: say how long "
+        "clients take."
+      )
+    return Availability(self.dropout, durations, self.round_deadline)
 
 
 def field_names() -> list[str]:
@@ -153,6 +177,7 @@ def make_config(
   if target is not None and not 0 < target <= 1:
     raise InputError(f"target_accuracy must be in (0, 1]; found {target:g}.")
   config.stop_rule()
+  config.availability()
   return config
 
 

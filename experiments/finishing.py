@@ -53,10 +53,10 @@ def _privacy(
   prepared: Prepared, mechanism: accounting.GaussianMechanism, rounds: int
 ) -> dict[str, Any]:
   """What holds for the examples of the client that took part most often."""
-  settings = prepared.settings
-  most = cohorts.most_participations(
-    len(prepared.loaded.clients), settings.clients_per_round, settings.seed, rounds
-  )
+  settings, num_clients = prepared.settings, len(prepared.loaded.clients)
+  attendances = (settings.attendance(num_clients, done) for done in range(rounds))
+  # What comes too late has been uploaded too.
+  most = cohorts.most_participations([*a.taking_part, *a.late] for a in attendances)
   epsilon = mechanism.epsilon(most)
   return {
     "epsilon": epsilon if math.isfinite(epsilon) else None,

@@ -68,6 +68,7 @@ def prepare(config: Config) -> Prepared:
     checkpoint_every=config.checkpoint_every,
     checkpoint_folder=os.path.join(config.run_dir, CHECKPOINTS),
     stop=config.stop_rule(),
+    availability=config.availability(),
   )
   if config.num_clients is not None:
     _check_cohort(config, config.num_clients)

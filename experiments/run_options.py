@@ -24,3 +24,25 @@ def define() -> None:
     "--stop_at's metric or of test accuracy.",
     **place,
   )
+  flags.DEFINE_float(
+    "dropout",
+    0.0,
+    "The probability, less than 1, that a client of a round's cohort drops out of it.",
+    **place,
+  )
+  flags.DEFINE_string(
+    "client_duration",
+    None,
+    "How many seconds clients take for a round, drawn for each client and round: "
+    "lognormal:mean=10,sigma=0.5,speed_sigma=0.5, where sigma is how much a client's "
+    "rounds differ and speed_sigma how much clients do (standard deviations of the "
+    "logarithm). These seconds are not waited for.",
+    **place,
+  )
+  flags.DEFINE_float(
+    "round_deadline",
+    None,
+    "Results of clients that take longer than these seconds do not count; needs "
+    "--client_duration.",
+    **place,
+  )

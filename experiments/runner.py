@@ -190,6 +190,7 @@ def _train(prepared: Prepared, folder: RunFolder, watcher: Watcher) -> loop.Resu
       "num_examples",
       "num_accepted",
       "num_dropped",
+      *prepared.settings.availability.columns(),
       *traffic.record_columns(prepared.process),
     ],
   )

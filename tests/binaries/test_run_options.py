@@ -46,6 +46,16 @@ def test_run_that_is_at_its_end_before_its_last_round(run_forked, tmp_path):
 _MISTAKES = {
   "target without a metric": (["--stop_at=0.9"], ["accuracy:0.95", "'0.9'"]),
   "no patience": (["--patience=-1"], ["patience", "-1"]),
+  "everybody drops out": (["--dropout=1"], ["dropout must be in [0, 1)", "1"]),
+  "deadline without durations": (
+    ["--round_deadline=5"],
+    ["round_deadline needs client_duration"],
+  ),
+  "no deadline": (
+    ["--round_deadline=0", "--client_duration=lognormal:mean=1"],
+    ["deadline must be > 0"],
+  ),
+  "durations of no kind": (["--client_duration=normal:mean=1"], ["'lognormal'"]),
   "what the model does not measure": (["--stop_at=f1:0.9"], ["f1", "loss, accuracy"]),
 }
 

@@ -87,3 +87,8 @@ def test_consecutive_rounds_are_independent():
 def test_impossible_cohort_is_refused(num_clients, size):
   with pytest.raises(ValueError, match=rf"in 1\.\.{num_clients}.*found {size}"):
     cohorts.uniform_cohort(num_clients, size, 0, 0)
+
+
+def test_most_participations_by_hand():
+  assert cohorts.most_participations([[0, 1], [2, 1], [], [1, 0]]) == 3
+  assert cohorts.most_participations([]) == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 from tff_algos import spellings
 from tff_algos.errors import InputError
@@ -119,6 +119,22 @@ class Availability:
     in_time = [place for place in there if seconds[place] <= deadline]
     longest = max(seconds.values(), default=0.0)
     return Attendance(in_time, dropped_out, late, min(longest, deadline))
+
+  def columns(self) -> list[str]:
+    """What a round's record has of this."""
+    names = ["num_dropped_out"] if self.dropout else []
+    if self.durations is not None:
+      names += ["num_late", "round_duration"]
+    return names
+
+  def record(self, attendance: Attendance) -> dict[str, Any]:
+    """For a round's record: what `columns` names, the duration in seconds."""
+    values: dict[str, Any] = {
+      "num_dropped_out": len(attendance.dropped_out),
+      "num_late": len(attendance.late),
+      "round_duration": attendance.seconds,
+    }
+    return {name: values[name] for name in self.columns()}
 
 
 def _lognormal(*, mean: float, sigma: float = 0.5, speed_sigma: float = 0.5) -> Durations:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tff_algos.errors import InputError
 from tff_algos.simulation import seeds
@@ -33,11 +33,11 @@ def uniform_cohort(
   return places
 
 
-def most_participations(
-  num_clients: int, clients_per_round: int, seed: int, rounds: int
-) -> int:
-  """In how many of the first `rounds` rounds the most sampled client takes part."""
-  counts: Counter[int] = Counter()
-  for round_num in range(rounds):
-    counts.update(uniform_cohort(num_clients, clients_per_round, seed, round_num))
+def most_participations(rounds: Iterable[Sequence[int]]) -> int:
+  """In how many rounds the client takes part that does so most often.
+
+  Args:
+    rounds: The clients of each, by their places.
+  """
+  counts = Counter(place for clients in rounds for place in clients)
   return max(counts.values(), default=0)

@@ -14,6 +14,7 @@ from tff_algos.client_data import ClientDirectory, ClientInput
 from tff_algos.errors import InputError
 from tff_algos.models.functional import Weights
 from tff_algos.simulation import checkpoints, cohorts, seeds, traffic
+from tff_algos.simulation.availability import Attendance, Availability
 from tff_algos.simulation.client_state_store import ClientStateStore
 from tff_algos.simulation.stopping import StopRule
 from tff_algos.templates.stateful_process import StatefulProcess
@@ -35,6 +36,7 @@ class Settings:
       is stopped.
     checkpoint_folder: Where checkpoints go; None: nowhere.
     stop: What ends the run before its last round; None: only `should_stop`.
+    availability: What keeps clients of a cohort from counting in its round.
   """
 
   rounds: int
@@ -44,6 +46,7 @@ class Settings:
   checkpoint_every: int = 0
   checkpoint_folder: Optional[str] = None
   stop: Optional[StopRule] = None
+  availability: Availability = dataclasses.field(default_factory=Availability)
 
   def __post_init__(self) -> None:
     for name in ("rounds", "clients_per_round", "eval_every"):
@@ -52,6 +55,17 @@ class Settings:
     for name in ("seed", "checkpoint_every"):
       if getattr(self, name) < 0:
         raise InputError(f"{name} must not be negative; found {getattr(self, name)}.")
+
+  def attendance(self, num_clients: int, round_num: int) -> Attendance:
+    """Who takes part in a round, of so many clients; rounds are counted from 0.
+
+    Raises:
+      InputError: The cohort is larger than the population.
+    """
+    cohort = cohorts.uniform_cohort(
+      num_clients, self.clients_per_round, self.seed, round_num
+    )
+    return self.availability.attendance(cohort, self.seed, round_num)
 
 
 class RoundStart(NamedTuple):
@@ -127,7 +141,7 @@ def simulate(
   labels = process.model.labels() if process.model else None
   if labels is not None:
     clients.check_labels(labels)
-  cohorts.uniform_cohort(len(clients), settings.clients_per_round, settings.seed, 0)
+  settings.attendance(len(clients), 0)
   store = ClientStateStore(process.initialize_client())
   state = process.initialize()
   records: list[Record] = []
@@ -146,9 +160,8 @@ def simulate(
   ended_by = _end(records, settings, stopping=False)
   while ended_by is None:
     round_num = len(records)
-    cohort = cohorts.uniform_cohort(
-      len(clients), settings.clients_per_round, settings.seed, round_num
-    )
+    attendance = settings.attendance(len(clients), round_num)
+    cohort = attendance.taking_part
     inputs = [_client_input(clients, p, settings.seed, round_num) for p in cohort]
     before_round(RoundStart(round_num, state, store.get(cohort), inputs))
     start = time.perf_counter()
@@ -163,7 +176,9 @@ def simulate(
       round=done,
       **_train_metrics(output.metrics),
       seconds=train_seconds,
-      **{**no_bytes, **traffic.record(crossing, len(cohort))},
+      **settings.availability.record(attendance),
+      # Late results have been sent too.
+      **{**no_bytes, **traffic.record(crossing, len(cohort) + len(attendance.late))},
     )
     is_last = stopping or done == settings.rounds
     if evaluate is not None:
