@@ -12,8 +12,9 @@ from tasks import registry as tasks_registry
 from tff_algos import runtimes
 from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.errors import InputError
-from tff_algos.simulation import availability, stopping
+from tff_algos.simulation import availability, schedules, stopping
 from tff_algos.simulation.availability import Availability
+from tff_algos.simulation.schedules import Schedule
 from tff_algos.simulation.stopping import StopRule
 
 #: What of a manifest may differ where a run is resumed: it does not change the numbers;
@@ -52,6 +53,8 @@ class Config:
     stop_at: The test metric and target at which the run ends, such as accuracy:0.95;
       None or "" for none.
     patience: Evaluations without improvement after which it ends; None or 0 for none.
+    learning_rate_schedule: As `schedules.parse` takes it, the rounds of a cosine filled
+      in; None: the learning rate stays.
     dropout: The probability that a client drops out of a round.
     client_duration: How long clients take for a round, as `parse_durations` takes it;
       None: this is not looked at.
@@ -83,6 +86,7 @@ class Config:
   target_accuracy: Optional[float] = None
   stop_at: Optional[str] = None
   patience: Optional[int] = None
+  learning_rate_schedule: Optional[str] = None
   dropout: float = 0.0
   client_duration: Optional[str] = None
   round_deadline: Optional[float] = None
@@ -104,6 +108,15 @@ class Config:
       return None
     metric, target = stopping.parse(self.stop_at) if self.stop_at else ("accuracy", None)
     return StopRule(metric, target, self.patience or None)
+
+  def schedule(self) -> Optional[Schedule]:
+    """What `learning_rate_schedule` says.
+
+    Raises:
+      InputError: It cannot be used.
+    """
+    spec = self.learning_rate_schedule
+    return None if spec is None else schedules.parse(spec)
 
   def availability(self) -> Availability:
     """What `dropout`, `client_duration` and `round_deadline` say.
@@ -176,7 +189,13 @@ def make_config(
   target = config.target_accuracy
   if target is not None and not 0 < target <= 1:
     raise InputError(f"target_accuracy must be in (0, 1]; found {target:g}.")
+  spec = config.learning_rate_schedule or ""
+  if spec.partition(":")[0] == "cosine" and "rounds=" not in spec:
+    # Else it would be another one where the run is gone on with for more rounds.
+    spec += f"{',' if ':' in spec else ':'}rounds={config.rounds}"
+    config = dataclasses.replace(config, learning_rate_schedule=spec)
   config.stop_rule()
+  config.schedule()
   config.availability()
   return config
 

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 from experiments.config import Config, make_hparams
 from experiments.run_folder import fingerprints
 from tasks import registry as tasks_registry
+from tff_algos import hyper_parameters
 from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.errors import InputError
 from tff_algos.models.functional import Model
-from tff_algos.simulation import checkpoints, loop
+from tff_algos.simulation import checkpoints, loop, schedules
 from tff_algos.simulation.client_state_store import ClientStateStore
 from tff_algos.templates.stateful_process import StatefulProcess
 
@@ -69,7 +70,9 @@ def prepare(config: Config) -> Prepared:
     checkpoint_folder=os.path.join(config.run_dir, CHECKPOINTS),
     stop=config.stop_rule(),
     availability=config.availability(),
+    learning_rate_schedule=config.schedule(),
   )
+  _check_schedule(settings, hparams)
   if config.num_clients is not None:
     _check_cohort(config, config.num_clients)
   try:
@@ -117,6 +120,18 @@ def _check_cohort(config: Config, num_clients: int) -> None:
       f"clients_per_round is {config.clients_per_round}, but there are only "
       f"{num_clients} clients: lower it or raise num_clients."
     )
+
+
+def _check_schedule(settings: loop.Settings, hparams: Any) -> None:
+  schedule = settings.learning_rate_schedule
+  if schedule is None:
+    return
+  if "learning_rate" not in hyper_parameters.tunable_values(hparams):
+    raise InputError(
+      f"{type(hparams).__name__} has no tunable learning_rate, so there can be no "
+      "learning_rate_schedule: leave it out."
+    )
+  schedules.rates(schedule, hparams.learning_rate, settings.rounds)
 
 
 def _check_metric(settings: loop.Settings, model: Model) -> None:

@@ -24,6 +24,15 @@ def define() -> None:
     "--stop_at's metric or of test accuracy.",
     **place,
   )
+  flags.DEFINE_string(
+    "learning_rate_schedule",
+    None,
+    "By what --learning_rate is multiplied in round t = 0, 1, ...: "
+    "exponential:decay=0.99, decay^t; step:every=50,factor=0.1, factor^floor(t / every); "
+    "cosine:rounds=100,final=0, half a cosine from 1 to final, over the run's rounds "
+    "where none are given.",
+    **place,
+  )
   flags.DEFINE_float(
     "dropout",
     0.0,

@@ -174,26 +174,30 @@ def _print_header(prepared: Prepared, runtime: runtimes.Runtime) -> None:
   print(f"results in {config.run_dir}", flush=True)
 
 
+def _columns(prepared: Prepared) -> list[str]:
+  """Of metrics.csv; those of what a run can do besides only where it does."""
+  settings = prepared.settings
+  return [
+    "round",
+    "train_loss",
+    "test_loss",
+    "test_accuracy",
+    "seconds",
+    "evaluation_seconds",
+    "num_examples",
+    "num_accepted",
+    "num_dropped",
+    *(["learning_rate"] if settings.learning_rate_schedule else []),
+    *settings.availability.columns(),
+    *traffic.record_columns(prepared.process),
+  ]
+
+
 def _train(prepared: Prepared, folder: RunFolder, watcher: Watcher) -> loop.Result:
   evaluate = evaluation.build_evaluation(
     prepared.loaded.model, prepared.loaded.test_x, prepared.loaded.test_y
   )
-  writer = records.RecordWriter(
-    folder.path,
-    columns=[
-      "round",
-      "train_loss",
-      "test_loss",
-      "test_accuracy",
-      "seconds",
-      "evaluation_seconds",
-      "num_examples",
-      "num_accepted",
-      "num_dropped",
-      *prepared.settings.availability.columns(),
-      *traffic.record_columns(prepared.process),
-    ],
-  )
+  writer = records.RecordWriter(folder.path, _columns(prepared))
   progress = Progress(prepared.settings.rounds)
 
   def on_start(done: list[loop.Record]) -> None:

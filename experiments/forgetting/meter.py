@@ -24,7 +24,7 @@ from tff_algos.client_work.local_sgd import PlainSgd
 from tff_algos.diagnostics import fisher as fisher_lib
 from tff_algos.diagnostics import forgetting
 from tff_algos.errors import InputError
-from tff_algos.simulation import cohorts, loop
+from tff_algos.simulation import loop
 
 
 class Meter:
@@ -127,11 +127,8 @@ class Meter:
 
   def _cohort(self, this: int) -> list[str]:
     """The clients of a round, counted from 1."""
-    settings = self._prepared.settings
-    places = cohorts.uniform_cohort(
-      len(self._clients), settings.clients_per_round, settings.seed, this - 1
-    )
-    return [self._clients.ids[place] for place in places]
+    found = self._prepared.settings.attendance(len(self._clients), this - 1)
+    return [self._clients.ids[place] for place in found.taking_part]
 
   def _forgetting_rows(self, this: int, start: loop.RoundStart) -> list[Row]:
     before = self._cohort(this - 1)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import tree
 
-from tff_algos.simulation import cohorts, loop
+from tff_algos.runtimes import tracing
+from tff_algos.simulation import cohorts, loop, schedules
 from tff_algos.simulation.availability import Availability, Durations
 
 _SECONDS = ("seconds", "evaluation_seconds", "client_evaluation_seconds")
@@ -116,3 +117,105 @@ def test_resumed_run_has_the_same_clients(process_of, federation, tmp_path):
   loop.simulate(process, federation.clients, settings, should_stop=should_stop)
   resumed = loop.simulate(process, federation.clients, settings, resume=True)
   _assert_same(resumed, unbroken)
+
+
+# --- Learning rates of the rounds ---------------------------------------------------
+
+
+def test_schedule_of_ones_is_bit_for_bit_none(process_of, federation):
+  process = process_of("scaffold")
+  plain = loop.simulate(process, federation.clients, _settings(3))
+  settings = _settings(3, learning_rate_schedule=schedules.exponential(decay=1.0))
+  result = loop.simulate(process, federation.clients, settings)
+  _assert_same_state(result, plain)
+  for record, other in zip(
+    _without_seconds(result.records), _without_seconds(plain.records)
+  ):
+    assert record.pop("learning_rate") == float(np.float32(0.1))
+    assert record == other
+
+
+@pytest.mark.parametrize("name", ["fedsgd", "scaffold"])
+def test_each_round_is_that_of_a_process_with_its_rate(
+  process_of, federation, name, monkeypatch
+):
+  """Traced once, by `set_hparams` between rounds that are done by hand."""
+  process = process_of(name)
+  factors = [1.0, 0.5, 2.0, 0.25]
+  settings = _settings(4, learning_rate_schedule=lambda t: factors[t])
+  starts = []
+  result = loop.simulate(
+    process, federation.clients, settings, before_round=starts.append
+  )
+  rates = [np.float32(0.1) * np.float32(f) for f in factors]
+  assert [r["learning_rate"] for r in result.records] == rates
+  state = process.initialize()
+  for start, rate in zip(starts, rates):
+    given = process.get_hparams(state)
+    state = process.set_hparams(state, {**given, "learning_rate": rate})
+    tree.assert_same_structure(state, start.state)
+    for x, y in zip(tree.flatten(state), tree.flatten(start.state)):
+      np.testing.assert_array_equal(x, y)
+    state = process.next(state, start.client_states, start.client_inputs).state
+  for x, y in zip(tree.flatten(state), tree.flatten(result.state)):
+    np.testing.assert_array_equal(x, y)
+
+
+def test_a_rate_half_as_large_moves_a_gradient_step_half_as_far(process_of, federation):
+  """FedSGD's only step, from the same start."""
+  start = federation.model.initial_weights[0]
+  moves = []
+  for factor in (1.0, 0.5):
+    settings = _settings(1, learning_rate_schedule=lambda t, factor=factor: factor)
+    result = loop.simulate(process_of("fedsgd"), federation.clients, settings)
+    moves.append(np.array(result.state.variables.model[0]) - start)
+  np.testing.assert_allclose(moves[1], moves[0] / 2, rtol=1e-4, atol=1e-7)
+  assert np.abs(moves[0]).max() > 1e-3
+
+
+def test_schedule_traces_nothing_more(process_of, federation, monkeypatch):
+  process = process_of("scaffold")
+  schedule = schedules.exponential(decay=0.5)
+  settings = _settings(2, learning_rate_schedule=schedule)
+  loop.simulate(process, federation.clients, settings)
+  traced, original = [], tracing._call_tensorflow
+  monkeypatch.setattr(
+    tracing, "_call_tensorflow", lambda *a: traced.append(a) or original(*a)
+  )
+  settings = dataclasses.replace(settings, rounds=5)
+  loop.simulate(process, federation.clients, settings)
+  assert not traced
+
+
+def test_resumed_run_has_the_same_rates(process_of, federation, tmp_path):
+  process = process_of("fedadam")
+  settings = _settings(
+    5,
+    learning_rate_schedule=schedules.step(every=2, factor=0.1),
+    checkpoint_folder=str(tmp_path / "a"),
+  )
+  unbroken = loop.simulate(process, federation.clients, settings)
+  settings = dataclasses.replace(settings, checkpoint_folder=str(tmp_path / "b"))
+  loop.simulate(process, federation.clients, settings, should_stop=lambda: True)
+  resumed = loop.simulate(process, federation.clients, settings, resume=True)
+  _assert_same(resumed, unbroken)
+
+
+def test_schedule_is_refused_before_the_first_round(process_of, federation, tmp_path):
+  process, seen = process_of("fedavg"), []
+  settings = _settings(5, learning_rate_schedule=schedules.cosine(rounds=4))
+  with pytest.raises(ValueError, match="round 5 of 5"):
+    loop.simulate(process, federation.clients, settings, on_start=seen.append)
+
+  class _Fixed:
+    """The process without the rate among what can be changed."""
+
+    def __getattr__(self, name):
+      return getattr(process, name)
+
+    def get_hparams(self, state):
+      return {"server_learning_rate": 1.0}
+
+  with pytest.raises(ValueError, match="no tunable learning_rate"):
+    loop.simulate(_Fixed(), federation.clients, settings, on_start=seen.append)
+  assert not seen

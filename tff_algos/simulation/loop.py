@@ -13,9 +13,10 @@ import numpy as np
 from tff_algos.client_data import ClientDirectory, ClientInput
 from tff_algos.errors import InputError
 from tff_algos.models.functional import Weights
-from tff_algos.simulation import checkpoints, cohorts, seeds, traffic
+from tff_algos.simulation import checkpoints, cohorts, schedules, seeds, traffic
 from tff_algos.simulation.availability import Attendance, Availability
 from tff_algos.simulation.client_state_store import ClientStateStore
+from tff_algos.simulation.schedules import Schedule
 from tff_algos.simulation.stopping import StopRule
 from tff_algos.templates.stateful_process import StatefulProcess
 
@@ -37,6 +38,8 @@ class Settings:
     checkpoint_folder: Where checkpoints go; None: nowhere.
     stop: What ends the run before its last round; None: only `should_stop`.
     availability: What keeps clients of a cohort from counting in its round.
+    learning_rate_schedule: `(rounds done) -> factor` of a round's `learning_rate`, such
+      as those of `schedules`; None: it stays.
   """
 
   rounds: int
@@ -47,6 +50,7 @@ class Settings:
   checkpoint_folder: Optional[str] = None
   stop: Optional[StopRule] = None
   availability: Availability = dataclasses.field(default_factory=Availability)
+  learning_rate_schedule: Optional[Schedule] = None
 
   def __post_init__(self) -> None:
     for name in ("rounds", "clients_per_round", "eval_every"):
@@ -133,8 +137,8 @@ def simulate(
     FileNotFoundError: `resume`, and there is no checkpoint.
     InputError: The cohort is larger than the population, a client has a label for which
       the model has no output, the checkpoint belongs to another model or algorithm, a
-      new run's folder holds checkpoints, or evaluation does not give what the run is to
-      stop by.
+      new run's folder holds checkpoints, evaluation does not give what the run is to stop
+      by, or the process does not take the learning rate schedule.
   """
   if settings.stop is not None and evaluate is None:
     raise InputError("To stop by a test metric, say how to evaluate.")
@@ -155,6 +159,7 @@ def simulate(
     raise InputError(
       f"{folder} holds a run's checkpoints: resume that run, or choose another folder."
     )
+  adjust = _rates(process, settings)
   on_start(records)
   no_bytes = dict.fromkeys(traffic.record_columns(process), 0)
   ended_by = _end(records, settings, stopping=False)
@@ -163,6 +168,7 @@ def simulate(
     attendance = settings.attendance(len(clients), round_num)
     cohort = attendance.taking_part
     inputs = [_client_input(clients, p, settings.seed, round_num) for p in cohort]
+    state, rate = adjust(state, round_num)
     before_round(RoundStart(round_num, state, store.get(cohort), inputs))
     start = time.perf_counter()
     output = process.next_of(round_num)(state, store.get(cohort), inputs)
@@ -176,6 +182,7 @@ def simulate(
       round=done,
       **_train_metrics(output.metrics),
       seconds=train_seconds,
+      **rate,
       **settings.availability.record(attendance),
       # Late results have been sent too.
       **{**no_bytes, **traffic.record(crossing, len(cohort) + len(attendance.late))},
@@ -203,6 +210,33 @@ def _end(records: list[Record], settings: Settings, *, stopping: bool) -> Option
   if len(records) >= settings.rounds:
     return "rounds"
   return "stopped" if stopping else None
+
+
+def _rates(
+  process: StatefulProcess, settings: Settings
+) -> Callable[[Any, int], tuple[Any, Record]]:
+  """`(state, rounds done) -> (state with the round's learning rate, what is recorded)`.
+
+  Raises:
+    InputError: The process's learning rate cannot be changed, or a rate is not above 0.
+  """
+  schedule = settings.learning_rate_schedule
+  if schedule is None:
+    return lambda state, rounds_done: (state, {})
+  given = dict(process.get_hparams(process.initialize()))
+  if "learning_rate" not in given:
+    raise InputError(
+      "The process has no tunable learning_rate, so it takes no learning rate schedule: "
+      "leave it out."
+    )
+  rates = schedules.rates(schedule, float(given["learning_rate"]), settings.rounds)
+
+  def adjust(state: Any, rounds_done: int) -> tuple[Any, Record]:
+    rate = rates[rounds_done]
+    changed = process.set_hparams(state, {**given, "learning_rate": np.float32(rate)})
+    return changed, {"learning_rate": rate}
+
+  return adjust
 
 
 def _as_unbroken(record: Record, settings: Settings) -> Record:

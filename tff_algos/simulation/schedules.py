@@ -77,7 +77,8 @@ def rates(schedule: Schedule, learning_rate: float, rounds: int) -> Sequence[flo
   """
   found: list[float] = []
   for done in range(rounds):
-    rate = float(np.float32(np.float32(learning_rate) * schedule(done)))
+    with np.errstate(over="ignore"):
+      rate = float(np.float32(np.float32(learning_rate) * schedule(done)))
     if not 0 < rate < math.inf:
       raise InputError(
         f"The learning rate schedule gives round {done + 1} of {rounds} a learning rate "
