@@ -53,6 +53,9 @@ class Config:
     stop_at: The test metric and target at which the run ends, such as accuracy:0.95;
       None or "" for none.
     patience: Evaluations without improvement after which it ends; None or 0 for none.
+    held_out_clients: How many clients never train.
+    eval_clients_every: Rounds between evaluations on the clients' own examples; 0: none.
+    personalize_steps: Steps that a client takes for itself in these; 0: none.
     learning_rate_schedule: As `schedules.parse` takes it, the rounds of a cosine filled
       in; None: the learning rate stays.
     dropout: The probability that a client drops out of a round.
@@ -86,6 +89,9 @@ class Config:
   target_accuracy: Optional[float] = None
   stop_at: Optional[str] = None
   patience: Optional[int] = None
+  held_out_clients: int = 0
+  eval_clients_every: int = 0
+  personalize_steps: int = 0
   learning_rate_schedule: Optional[str] = None
   dropout: float = 0.0
   client_duration: Optional[str] = None
@@ -164,7 +170,10 @@ def make_config(
   for name in ("num_clients", "clients_per_round", "rounds", "threads", "eval_every"):
     if given.get(name, 1) < 1:
       raise InputError(f"{name} must be at least 1; found {given[name]}.")
-  for name in ("seed", "partition_seed", "checkpoint_every"):
+  for name in (
+    *("seed", "partition_seed", "checkpoint_every"),
+    *("held_out_clients", "eval_clients_every", "personalize_steps"),
+  ):
     if given.get(name, 0) < 0:
       raise InputError(f"{name} must be >= 0; found {given[name]}.")
   num_clients = given.get("num_clients", row.num_clients)
@@ -194,6 +203,10 @@ def make_config(
     # Else it would be another one where the run is gone on with for more rounds.
     spec += f"{',' if ':' in spec else ':'}rounds={config.rounds}"
     config = dataclasses.replace(config, learning_rate_schedule=spec)
+  if config.personalize_steps and not config.eval_clients_every:
+    raise InputError(
+      "personalize_steps needs eval_clients_every: say after how many rounds to look."
+    )
   config.stop_rule()
   config.schedule()
   config.availability()

@@ -24,6 +24,27 @@ def define() -> None:
     "--stop_at's metric or of test accuracy.",
     **place,
   )
+  flags.DEFINE_integer(
+    "eval_clients_every",
+    0,
+    "Rounds between evaluations of the global model on each client's own examples; "
+    "metrics.csv has the 10th, 50th and 90th percentile and the worst of their "
+    "accuracies. 0: none.",
+    **place,
+  )
+  flags.DEFINE_integer(
+    "held_out_clients",
+    0,
+    "So many clients, drawn by --seed, never train; --eval_clients_every has them apart.",
+    **place,
+  )
+  flags.DEFINE_integer(
+    "personalize_steps",
+    0,
+    "In these evaluations each client takes so many steps of SGD for itself on one half "
+    "of its examples, and the other half is evaluated before and after.",
+    **place,
+  )
   flags.DEFINE_string(
     "learning_rate_schedule",
     None,

@@ -18,7 +18,14 @@ from tff_algos.diagnostics import heterogeneity
 from tff_algos.errors import InputError
 from tff_algos.runtimes import in_process, remote_workers, tunnel
 from tff_algos.runtimes import runtime as runtimes
-from tff_algos.simulation import checkpoints, evaluation, loop, records, traffic
+from tff_algos.simulation import (
+  checkpoints,
+  client_evaluation,
+  evaluation,
+  loop,
+  records,
+  traffic,
+)
 
 Watcher = Callable[[loop.RoundStart], None]
 
@@ -189,14 +196,27 @@ def _columns(prepared: Prepared) -> list[str]:
     "num_dropped",
     *(["learning_rate"] if settings.learning_rate_schedule else []),
     *settings.availability.columns(),
+    *(_client_columns(prepared) if prepared.config.eval_clients_every else []),
     *traffic.record_columns(prepared.process),
   ]
+
+
+def _client_columns(prepared: Prepared) -> list[str]:
+  return client_evaluation.columns(
+    is_personalized=prepared.personalization is not None,
+    has_held_out=prepared.settings.held_out_clients > 0,
+  )
 
 
 def _train(prepared: Prepared, folder: RunFolder, watcher: Watcher) -> loop.Result:
   evaluate = evaluation.build_evaluation(
     prepared.loaded.model, prepared.loaded.test_x, prepared.loaded.test_y
   )
+  evaluate_clients = None
+  if prepared.config.eval_clients_every:
+    evaluate_clients = client_evaluation.build_client_evaluation(
+      prepared.loaded.model, prepared.personalization
+    )
   writer = records.RecordWriter(folder.path, _columns(prepared))
   progress = Progress(prepared.settings.rounds)
 
@@ -216,6 +236,7 @@ def _train(prepared: Prepared, folder: RunFolder, watcher: Watcher) -> loop.Resu
         prepared.loaded.clients,
         prepared.settings,
         evaluate=evaluate,
+        evaluate_clients=evaluate_clients,
         resume=checkpoints.exists(folder.file(CHECKPOINTS)),
         on_start=on_start,
         before_round=watcher,

@@ -87,7 +87,8 @@ class Meter:
     if is_driver:
       process = self._prepared.process
     else:
-      process = build(registry.get(name), self._prepared.loaded, hparams)
+      prepared = self._prepared
+      process = build(registry.get(name), prepared.loaded, hparams, prepared.settings)
     try:
       local_models = forgetting.build_local_models(self._model, process)
     except ValueError as error:

@@ -9,7 +9,7 @@ import pytest
 import tree
 
 from tff_algos.runtimes import tracing
-from tff_algos.simulation import cohorts, loop, schedules
+from tff_algos.simulation import client_evaluation, cohorts, loop, schedules, stopping
 from tff_algos.simulation.availability import Availability, Durations
 
 _SECONDS = ("seconds", "evaluation_seconds", "client_evaluation_seconds")
@@ -219,3 +219,127 @@ def test_schedule_is_refused_before_the_first_round(process_of, federation, tmp_
   with pytest.raises(ValueError, match="no tunable learning_rate"):
     loop.simulate(_Fixed(), federation.clients, settings, on_start=seen.append)
   assert not seen
+
+
+# --- Clients that never train, and evaluation on clients' examples ------------------
+
+
+def test_held_out_clients_never_take_part(process_of, federation):
+  settings = dataclasses.replace(_settings(8), held_out_clients=2, clients_per_round=2)
+  held_out = cohorts.held_out_clients(6, 2, 8)
+  starts = []
+  loop.simulate(
+    process_of("fedsgd"), federation.clients, settings, before_round=starts.append
+  )
+  paths = [federation.clients.path(name) for name in federation.clients.ids]
+  seen = {paths.index(given.path) for start in starts for given in start.client_inputs}
+  assert seen == set(range(6)) - set(held_out)
+  with pytest.raises(ValueError, match=r"clients_per_round must be in 1\.\.4"):
+    loop.simulate(
+      process_of("fedsgd"),
+      federation.clients,
+      dataclasses.replace(settings, clients_per_round=5),
+    )
+
+
+class _Watched:
+  """An evaluation of clients that notes of what it was asked."""
+
+  def __init__(self):
+    self.asked = []
+
+  def __call__(self, weights, clients, ids):
+    self.asked.append((np.array(weights[0]), list(ids)))
+    accuracy = np.array([clients.place(name) / 10 for name in ids])
+    return {"loss": accuracy, "accuracy": accuracy, "num_examples": accuracy}
+
+
+def _client_values(record: dict) -> dict:
+  return {
+    name: value
+    for name, value in record.items()
+    if name.startswith(("client_", "held_out_"))
+  }
+
+
+def test_records_have_the_spread_over_both_groups(process_of, federation):
+  settings = dataclasses.replace(
+    _settings(5, held_out_clients=2, eval_clients_every=2), clients_per_round=2
+  )
+  watched = _Watched()
+  result = loop.simulate(
+    process_of("fedsgd"), federation.clients, settings, evaluate_clients=watched
+  )
+  names = federation.clients.ids
+  groups = {
+    "client": cohorts.training_clients(6, 2, 8),
+    "held_out": cohorts.held_out_clients(6, 2, 8),
+  }
+  asked = [[names[place] for place in places] for places in groups.values()]
+  assert [ids for _, ids in watched.asked] == 3 * asked
+  np.testing.assert_array_equal(watched.asked[-1][0], result.state.variables.model[0])
+  for record in result.records:
+    found = _client_values(record)
+    if record["round"] not in (2, 4, 5):
+      assert found == {}
+      continue
+    assert found.pop("client_evaluation_seconds") >= 0
+    assert found == {
+      f"{group}_accuracy_{part}": value
+      for group, places in groups.items()
+      for part, value in client_evaluation.spread(np.array(places) / 10).items()
+    }
+    columns = client_evaluation.columns(is_personalized=False, has_held_out=True)
+    assert [*found, "client_evaluation_seconds"] == columns
+
+
+def test_real_evaluation_of_clients_is_in_the_records(process_of, federation):
+  steps = client_evaluation.Personalization(steps=2, learning_rate=0.1)
+  evaluate = client_evaluation.build_client_evaluation(federation.model, steps)
+  settings = _settings(2)
+  result = loop.simulate(
+    process_of("fedavg"), federation.clients, settings, evaluate_clients=evaluate
+  )
+  weights = process_of("fedavg").get_model_weights(result.state).trainable
+  values = evaluate(weights, federation.clients, federation.clients.ids)
+  last = _client_values(result.records[-1])
+  columns = client_evaluation.columns(is_personalized=True, has_held_out=False)
+  assert list(last) == columns
+  for name in ("accuracy", "personalized_accuracy"):
+    assert last[f"client_{name}_p50"] == np.median(values[name])
+    assert last[f"client_{name}_worst"] == values[name].min()
+
+
+def test_stopping_leaves_no_evaluation_of_clients_that_an_unbroken_run_lacks(
+  process_of, federation, tmp_path
+):
+  process = process_of("fedsgd")
+  settings = _settings(
+    5, eval_clients_every=3, checkpoint_folder=str(tmp_path / "a"), eval_every=1
+  )
+  options = dict(evaluate_clients=_Watched(), evaluate=lambda weights: {"loss": 1.0})
+  unbroken = loop.simulate(process, federation.clients, settings, **options)
+  settings = dataclasses.replace(settings, checkpoint_folder=str(tmp_path / "b"))
+  stopped = loop.simulate(
+    process, federation.clients, settings, should_stop=lambda: True, **options
+  )
+  assert _client_values(stopped.records[0])
+  resumed = loop.simulate(process, federation.clients, settings, resume=True, **options)
+  _assert_same(resumed, unbroken)
+
+
+def test_run_at_its_end_keeps_its_last_evaluation_of_clients(
+  process_of, federation, tmp_path
+):
+  settings = _settings(
+    5,
+    eval_clients_every=3,
+    checkpoint_folder=str(tmp_path),
+    stop=stopping.StopRule("loss", target=1.0),
+  )
+  options = dict(evaluate_clients=_Watched(), evaluate=lambda weights: {"loss": 1.0})
+  process, clients = process_of("fedsgd"), federation.clients
+  first = loop.simulate(process, clients, settings, **options)
+  assert len(first.records) == 1 and _client_values(first.records[0])
+  again = loop.simulate(process, clients, settings, resume=True, **options)
+  assert again.records == first.records

@@ -118,6 +118,32 @@ def build_client_evaluation(
   return evaluate
 
 
+_SPREAD = ("p10", "p50", "p90", "worst")
+
+
+def columns(*, is_personalized: bool, has_held_out: bool) -> list[str]:
+  """What rounds' records have of clients' accuracies."""
+  names = ["accuracy", *(["personalized_accuracy"] if is_personalized else [])]
+  groups = ["client", *(["held_out"] if has_held_out else [])]
+  found = [f"{g}_{name}_{part}" for g in groups for name in names for part in _SPREAD]
+  return [*found, "client_evaluation_seconds"]
+
+
+def record(group: str, values: ClientValues) -> dict[str, float]:
+  """The `spread` of accuracies for a round's record.
+
+  Args:
+    group: What names begin with, "client" or "held_out".
+    values: What `build_client_evaluation`'s function gives.
+  """
+  return {
+    f"{group}_{name}_{part}": value
+    for name in ("accuracy", "personalized_accuracy")
+    if name in values
+    for part, value in spread(values[name]).items()
+  }
+
+
 def spread(values: NDArray[Any]) -> dict[str, float]:
   """How a measure of which more is better differs between clients.
 
@@ -130,7 +156,7 @@ def spread(values: NDArray[Any]) -> dict[str, float]:
   """
   known = values[~np.isnan(values)]
   if not len(known):
-    return dict.fromkeys(("p10", "p50", "p90", "worst"), float("nan"))
+    return dict.fromkeys(_SPREAD, float("nan"))
   low, middle, high = np.percentile(known, (10, 50, 90)).tolist()
   return dict(p10=low, p50=middle, p90=high, worst=float(known.min()))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -31,6 +32,41 @@ def uniform_cohort(
   draw = seeds.generator(seed, "cohort", round_num)
   places: list[int] = draw.choice(num_clients, clients_per_round, replace=False).tolist()
   return places
+
+
+def held_out_clients(num_clients: int, count: int, seed: int) -> Sequence[int]:
+  """The places of clients that never train: the last of a permutation, in their order.
+
+  Args:
+    num_clients: N, the number of all clients.
+    count: How many, 0..N-1; with a larger one these and others.
+    seed: The run's seed.
+
+  Raises:
+    InputError: There are not as many that others train.
+  """
+  return _split(num_clients, count, seed)[1]
+
+
+def training_clients(num_clients: int, held_out: int, seed: int) -> Sequence[int]:
+  """The places of all others, in their order; arguments as of `held_out_clients`."""
+  return _split(num_clients, held_out, seed)[0]
+
+
+@functools.lru_cache(maxsize=8)  # Which is asked in every round.
+def _split(
+  num_clients: int, held_out: int, seed: int
+) -> tuple[Sequence[int], Sequence[int]]:
+  if not held_out:
+    return range(num_clients), ()
+  if not 0 < held_out < num_clients:
+    raise InputError(
+      f"held_out_clients must be in 0..{num_clients - 1}, less than the number of "
+      f"clients; found {held_out}."
+    )
+  order = seeds.generator(seed, "held out", num_clients).permutation(num_clients)
+  first, last = order[: num_clients - held_out], order[num_clients - held_out :]
+  return tuple(sorted(first.tolist())), tuple(sorted(last.tolist()))
 
 
 def most_participations(rounds: Iterable[Sequence[int]]) -> int:

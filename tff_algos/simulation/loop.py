@@ -13,8 +13,16 @@ import numpy as np
 from tff_algos.client_data import ClientDirectory, ClientInput
 from tff_algos.errors import InputError
 from tff_algos.models.functional import Weights
-from tff_algos.simulation import checkpoints, cohorts, schedules, seeds, traffic
+from tff_algos.simulation import (
+  checkpoints,
+  client_evaluation,
+  cohorts,
+  schedules,
+  seeds,
+  traffic,
+)
 from tff_algos.simulation.availability import Attendance, Availability
+from tff_algos.simulation.client_evaluation import EvaluateClients
 from tff_algos.simulation.client_state_store import ClientStateStore
 from tff_algos.simulation.schedules import Schedule
 from tff_algos.simulation.stopping import StopRule
@@ -40,6 +48,9 @@ class Settings:
     availability: What keeps clients of a cohort from counting in its round.
     learning_rate_schedule: `(rounds done) -> factor` of a round's `learning_rate`, such
       as those of `schedules`; None: it stays.
+    held_out_clients: How many clients never train: the last of a permutation by the seed.
+    eval_clients_every: Evaluate on the clients' own examples after every so many rounds,
+      and after the last, where `simulate` is told how.
   """
 
   rounds: int
@@ -51,12 +62,14 @@ class Settings:
   stop: Optional[StopRule] = None
   availability: Availability = dataclasses.field(default_factory=Availability)
   learning_rate_schedule: Optional[Schedule] = None
+  held_out_clients: int = 0
+  eval_clients_every: int = 1
 
   def __post_init__(self) -> None:
-    for name in ("rounds", "clients_per_round", "eval_every"):
+    for name in ("rounds", "clients_per_round", "eval_every", "eval_clients_every"):
       if getattr(self, name) < 1:
         raise InputError(f"{name} must be at least 1; found {getattr(self, name)}.")
-    for name in ("seed", "checkpoint_every"):
+    for name in ("seed", "checkpoint_every", "held_out_clients"):
       if getattr(self, name) < 0:
         raise InputError(f"{name} must not be negative; found {getattr(self, name)}.")
 
@@ -64,11 +77,13 @@ class Settings:
     """Who takes part in a round, of so many clients; rounds are counted from 0.
 
     Raises:
-      InputError: The cohort is larger than the population.
+      InputError: The cohort is larger than the population that trains.
     """
-    cohort = cohorts.uniform_cohort(
-      num_clients, self.clients_per_round, self.seed, round_num
+    training = cohorts.training_clients(num_clients, self.held_out_clients, self.seed)
+    drawn = cohorts.uniform_cohort(
+      len(training), self.clients_per_round, self.seed, round_num
     )
+    cohort = [training[k] for k in drawn]
     return self.availability.attendance(cohort, self.seed, round_num)
 
 
@@ -111,6 +126,7 @@ def simulate(
   settings: Settings,
   *,
   evaluate: Optional[Callable[[Weights], Mapping[str, float]]] = None,
+  evaluate_clients: Optional[EvaluateClients] = None,
   resume: bool = False,
   on_start: Callable[[list[Record]], None] = lambda records: None,
   before_round: Callable[[RoundStart], None] = lambda start: None,
@@ -127,6 +143,9 @@ def simulate(
     clients: All clients.
     settings: Rounds, cohort, seed, intervals.
     evaluate: Weights to test metrics; their names get the prefix `test_`.
+    evaluate_clients: What `build_client_evaluation` gives. Records have the spread of
+      accuracy over the clients that train (`client_accuracy_p10` and so on) and over
+      those that never do (`held_out_accuracy_p10`).
     resume: Whether to go on from the newest checkpoint.
     on_start: Called once with the records of the rounds done before.
     before_round: Called with what each round starts from; its time is not the round's.
@@ -154,7 +173,8 @@ def simulate(
     if folder is None:
       raise InputError("To resume a run, say where its checkpoints are.")
     state, _, records = checkpoints.restore(folder, state, store)
-    records = [_as_unbroken(record, settings) for record in records]
+    if _end(records, settings, stopping=False) is None:
+      records = [_as_unbroken(record, settings) for record in records]
   elif folder is not None and checkpoints.exists(folder):
     raise InputError(
       f"{folder} holds a run's checkpoints: resume that run, or choose another folder."
@@ -191,8 +211,13 @@ def simulate(
     if evaluate is not None:
       record.update(_test_metrics(evaluate, process, state, settings, done, is_last))
     records.append(record)
-    on_round(record)
     ended_by = _end(records, settings, stopping=stopping)
+    if evaluate_clients is not None and (
+      ended_by or done % settings.eval_clients_every == 0
+    ):
+      weights = process.get_model_weights(state).trainable
+      record.update(_client_metrics(evaluate_clients, weights, clients, settings))
+    on_round(record)
     every = settings.checkpoint_every
     if folder and (ended_by or (every and done % every == 0)):
       checkpoints.save(folder, state, store, done, records)
@@ -240,10 +265,12 @@ def _rates(
 
 
 def _as_unbroken(record: Record, settings: Settings) -> Record:
-  """The record without the evaluation that only stopping at this round caused."""
-  if record["round"] % settings.eval_every == 0 or record["round"] == settings.rounds:
-    return record
-  extra = ("test_", "evaluation_")
+  """The record without the evaluations that only ending at this round caused."""
+  extra: tuple[str, ...] = ()
+  if record["round"] % settings.eval_every:
+    extra += ("test_", "evaluation_")
+  if record["round"] % settings.eval_clients_every:
+    extra += ("client_", "held_out_")
   return {name: v for name, v in record.items() if not name.startswith(extra)}
 
 
@@ -289,3 +316,22 @@ def _test_metrics(
     record["evaluation_seconds"] = time.perf_counter() - start
     return record
   return {}
+
+
+def _client_metrics(
+  evaluate_clients: EvaluateClients,
+  weights: Weights,
+  clients: ClientDirectory,
+  settings: Settings,
+) -> Record:
+  start = time.perf_counter()
+  split = len(clients), settings.held_out_clients, settings.seed
+  groups = {"client": cohorts.training_clients(*split)}
+  if settings.held_out_clients:
+    groups["held_out"] = cohorts.held_out_clients(*split)
+  record: Record = {}
+  for group, places in groups.items():
+    values = evaluate_clients(weights, clients, [clients.ids[p] for p in places])
+    record.update(client_evaluation.record(group, values))
+  record["client_evaluation_seconds"] = time.perf_counter() - start
+  return record
