@@ -120,7 +120,10 @@ def _parse(argv: Sequence[str]) -> list[str]:
   rest = training_flags.parse(argv)
   if not _LIST.value:
     config = training_flags.config()
-    print(f"{config.algorithm} on {config.task}: loading TensorFlow and data", flush=True)
+    if not flags.FLAGS.quiet:
+      print(
+        f"{config.algorithm} on {config.task}: loading TensorFlow and data", flush=True
+      )
     from experiments import runner  # noqa: F401 - which imports TensorFlow.
   return rest
 
@@ -132,7 +135,9 @@ def main() -> Optional[int]:
     return None
   from experiments import runner
 
-  summary = runner.run(training_flags.config(), resume=_RESUME.value)
+  summary = runner.run(
+    training_flags.config(), resume=_RESUME.value, quiet=flags.FLAGS.quiet
+  )
   return command_line.STOPPED_EARLY if summary["stopped_early"] else None
 
 

@@ -13,13 +13,13 @@ from experiments.run_folder import reading
 from experiments.run_folder.folder import RunFolder
 from tff_algos.privacy import accounting
 from tff_algos.runtimes import runtime as runtimes
-from tff_algos.simulation import cohorts, loop, records
+from tff_algos.simulation import client_evaluation, cohorts, loop, records
 
 
 def finish(
-  prepared: Prepared, result: loop.Result, runtime: runtimes.Runtime
+  prepared: Prepared, result: loop.Result, runtime: runtimes.Runtime, *, quiet: bool
 ) -> dict[str, Any]:
-  """Writes summary.json and the pictures, and prints the summary.
+  """Writes summary.json and the pictures, and prints the summary, in one line if quiet.
 
   Returns:
     What summary.json holds.
@@ -30,6 +30,10 @@ def finish(
   )
   summary["stopped_early"] = result.ended_by == "stopped"
   summary["ended_by"] = result.ended_by
+  if config.eval_clients_every and result.records:
+    # The last round's are always there.
+    last = client_evaluation.accuracies(result.records[-1])
+    summary["final_client_accuracies"] = last
   if prepared.process.privacy is not None:
     mechanism = prepared.process.privacy
     summary["privacy"] = _privacy(prepared, mechanism, len(result.records))
@@ -44,8 +48,16 @@ def finish(
     title=title,
     target=config.target_accuracy,
   )
+  line = _summary_line(summary, config)
+  if quiet:
+    print(f"{line}; {_where(summary, config)}")
+    return summary
   _print_end(result, config)
-  _print_summary(summary, config)
+  print(line)
+  if "privacy" in summary:
+    print(reading.privacy_line(summary["privacy"]))
+  if summary["stopped_early"]:
+    print(_where(summary, config))
   return summary
 
 
@@ -81,21 +93,22 @@ def _print_end(result: loop.Result, config: Config) -> None:
   print(f"at its end after round {len(result.records)} of {config.rounds}: {why}")
 
 
-def _print_summary(summary: Mapping[str, Any], config: Config) -> None:
+def _summary_line(summary: Mapping[str, Any], config: Config) -> str:
   if summary["best_accuracy"] is None:
-    print(f"{summary['rounds']} rounds done; results in {config.run_dir}")
-    return
+    return f"{summary['rounds']} rounds done"
+  best, final = (100 * summary[f"{name}_accuracy"] for name in ("best", "final"))
   line = (
-    f"{summary['rounds']} rounds: best accuracy {100 * summary['best_accuracy']:.2f} % "
-    f"(round {summary['best_accuracy_round']}), final "
-    f"{100 * summary['final_accuracy']:.2f} %"
+    f"{summary['rounds']} rounds: best test accuracy {best:.2f} % (round "
+    f"{summary['best_accuracy_round']}), final {final:.2f} %"
   )
   if config.target_accuracy is not None:
     reached = summary["rounds_to_target"]
     when = f"in round {reached}" if reached else "not reached"
     line += f", {100 * config.target_accuracy:g} % {when}"
-  print(line)
-  if "privacy" in summary:
-    print(reading.privacy_line(summary["privacy"]))
+  return line
+
+
+def _where(summary: Mapping[str, Any], config: Config) -> str:
   if summary["stopped_early"]:
-    print(f"stopped early; go on with --run_dir={config.run_dir} --resume")
+    return f"stopped early; go on with --run_dir={config.run_dir} --resume"
+  return f"results in {config.run_dir}"

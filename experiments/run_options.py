@@ -10,6 +10,9 @@ from absl import flags
 def define() -> None:
   """Defines them."""
   place = dict(module_name=sys.argv[0])  # Where absl looks for what --help shows.
+  flags.DEFINE_boolean(
+    "quiet", False, "Print nothing but errors and the last line, the summary.", **place
+  )
   flags.DEFINE_string(
     "stop_at",
     None,

@@ -39,6 +39,7 @@ def run(
   config: Config,
   *,
   resume: bool = False,
+  quiet: bool = False,
   watch: Callable[[Prepared], tuple[Watcher, Mapping[str, Any]]] = _watch_nothing,
 ) -> dict[str, Any]:
   """Runs an experiment and writes its folder.
@@ -46,6 +47,7 @@ def run(
   Args:
     config: The settings.
     resume: Whether to go on with the run that `config.run_dir` holds, if it holds one.
+    quiet: Whether to print the last line only.
     watch: Makes what is called before each round, and says by headings what of it the
       folder's files depend on besides the run's own settings. It may refuse by an
       InputError, before anything is written.
@@ -90,15 +92,17 @@ def run(
         tls=tls,
       )
     )
-    _print_header(prepared, runtime)
+    if not quiet:
+      _print_header(prepared, runtime)
     heterogeneity.draw_heat_map(
       prepared.loaded.class_counts,
       folder.file(reading.PARTITION),
       f"{config.task}: {config.partition}",
       "labels" if prepared.loaded.test_y.ndim > 1 else "examples",
     )
-    result = _train(prepared, folder, watcher)
-    summary = finishing.finish(prepared, result, runtime)
+    progress = Progress(prepared.settings.rounds, quiet=quiet)
+    result = _train(prepared, folder, watcher, progress)
+    summary = finishing.finish(prepared, result, runtime, quiet=quiet)
     folder.note(last_round=len(result.records))
   return summary
 
@@ -208,7 +212,9 @@ def _client_columns(prepared: Prepared) -> list[str]:
   )
 
 
-def _train(prepared: Prepared, folder: RunFolder, watcher: Watcher) -> loop.Result:
+def _train(
+  prepared: Prepared, folder: RunFolder, watcher: Watcher, progress: Progress
+) -> loop.Result:
   evaluate = evaluation.build_evaluation(
     prepared.loaded.model, prepared.loaded.test_x, prepared.loaded.test_y
   )
@@ -218,7 +224,6 @@ def _train(prepared: Prepared, folder: RunFolder, watcher: Watcher) -> loop.Resu
       prepared.loaded.model, prepared.personalization
     )
   writer = records.RecordWriter(folder.path, _columns(prepared))
-  progress = Progress(prepared.settings.rounds)
 
   def on_start(done: list[loop.Record]) -> None:
     folder.note(first_round=len(done) + 1, last_round=None)

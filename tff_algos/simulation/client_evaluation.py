@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from typing import Any, Optional
 
@@ -141,6 +141,15 @@ def record(group: str, values: ClientValues) -> dict[str, float]:
     for name in ("accuracy", "personalized_accuracy")
     if name in values
     for part, value in spread(values[name]).items()
+  }
+
+
+def accuracies(record: Mapping[str, Any]) -> dict[str, float]:
+  """What `record` has put into a round's record."""
+  return {
+    name: value
+    for name, value in record.items()
+    if name.startswith(("client_", "held_out_")) and not name.endswith("seconds")
   }
 
 
