@@ -5,6 +5,7 @@ The first lets it end its round, one that comes later ends it.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 
@@ -93,6 +94,11 @@ def test_each_number_has_its_name():
     "percentile 25.00 %, learning rate 0.05, 1.23 s/round, 1 client dropped as not "
     "finite, 2 clients dropped out"
   )
+
+  empty = {**record, "train_loss": math.nan, "num_accepted": 0}
+  assert progress.describe(empty).startswith("no client's result, test accuracy")
+  diverged = {**empty, "num_accepted": 3}
+  assert progress.describe(diverged).startswith("train loss nan, test accuracy")
 
 
 @pytest.mark.parametrize("quiet", [False, True])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tff_algos.simulation import availability
-from tff_algos.simulation.availability import Availability, Durations
+from tff_algos.simulation.availability import Availability, ClientDurations
 
 _EVERYONE = range(50)
 
@@ -56,17 +56,17 @@ def test_who_drops_out_at_a_low_rate_does_at_a_higher():
   assert _out(0.0, 1, 1) == []
 
 
-# --- Durations ----------------------------------------------------------------------
+# --- How long clients take -----------------------------------------------------------
 
 
-def _logarithms(durations: Durations, clients: int, rounds: int) -> np.ndarray:
+def _logarithms(durations: ClientDurations, clients: int, rounds: int) -> np.ndarray:
   found = [[durations.seconds(2, r, p) for p in range(clients)] for r in range(rounds)]
   return np.log(found)
 
 
 def test_durations_have_their_mean_and_spreads():
   """ln d = ln 10 - (0.25^2 + 0.5^2) / 2 + speed + noise, each sum of 40 000 draws."""
-  logs = _logarithms(Durations(10.0, sigma=0.25, speed_sigma=0.5), 800, 20)
+  logs = _logarithms(ClientDurations(10.0, sigma=0.25, speed_sigma=0.5), 800, 20)
   centre = math.log(10) - (0.25**2 + 0.5**2) / 2
   # What counts is the 800 speeds.
   assert abs(logs.mean() - centre) < 5 * 0.5 / math.sqrt(800) + 0.01
@@ -76,14 +76,14 @@ def test_durations_have_their_mean_and_spreads():
 
 
 def test_without_noise_a_client_always_takes_as_long():
-  logs = _logarithms(Durations(3.0, sigma=0.0, speed_sigma=1.0), 5, 4)
+  logs = _logarithms(ClientDurations(3.0, sigma=0.0, speed_sigma=1.0), 5, 4)
   assert np.all(logs == logs[0])
   assert len(set(logs[0])) == 5
-  assert np.all(_logarithms(Durations(3.0, 0.0, 0.0), 5, 4) == np.log(3.0))
+  assert np.all(_logarithms(ClientDurations(3.0, 0.0, 0.0), 5, 4) == np.log(3.0))
 
 
 def test_late_are_those_after_the_deadline():
-  durations = Durations(10.0)
+  durations = ClientDurations(10.0)
   cohort = [4, 1, 17, 8, 30, 2]
   seconds = {place: durations.seconds(6, 3, place) for place in cohort}
   second, third = sorted(seconds.values())[1:3]
@@ -99,8 +99,8 @@ def test_late_are_those_after_the_deadline():
 
 
 def test_who_has_dropped_out_is_not_late_too():
-  both = Availability(0.5, Durations(10.0), 8.0).attendance(_EVERYONE, 0, 0)
-  only = Availability(0.0, Durations(10.0), 8.0).attendance(_EVERYONE, 0, 0)
+  both = Availability(0.5, ClientDurations(10.0), 8.0).attendance(_EVERYONE, 0, 0)
+  only = Availability(0.0, ClientDurations(10.0), 8.0).attendance(_EVERYONE, 0, 0)
   assert both.dropped_out == _out(0.5, 0, 0)
   assert both.late == [p for p in only.late if p not in both.dropped_out]
   assert set(both.late) < set(only.late)
@@ -111,9 +111,9 @@ def test_record_has_what_was_asked_for():
   for asked, columns in (
     (Availability(), []),
     (Availability(0.5), ["num_dropped_out"]),
-    (Availability(durations=Durations(1.0)), ["num_late", "round_duration"]),
+    (Availability(durations=ClientDurations(1.0)), ["num_late", "round_duration"]),
     (
-      Availability(0.5, Durations(1.0), 0.5),
+      Availability(0.5, ClientDurations(1.0), 0.5),
       ["num_dropped_out", "num_late", "round_duration"],
     ),
   ):
@@ -124,7 +124,7 @@ def test_record_has_what_was_asked_for():
 
 def test_durations_are_read_from_a_word():
   found = availability.parse_durations("lognormal:mean=10,sigma=0.25")
-  assert found == Durations(10.0, 0.25, 0.5)
+  assert found == ClientDurations(10.0, 0.25, 0.5)
   with pytest.raises(ValueError, match="mean is missing"):
     availability.parse_durations("lognormal:sigma=1")
   with pytest.raises(ValueError, match="no client duration named 'normal'"):
@@ -138,10 +138,10 @@ def test_durations_are_read_from_a_word():
     (lambda: Availability(-0.1), r"dropout must be in \[0, 1\)"),
     (lambda: Availability(math.nan), r"dropout must be in \[0, 1\)"),
     (lambda: Availability(deadline=3.0), "deadline needs durations"),
-    (lambda: Availability(0.0, Durations(1.0), 0.0), "deadline must be > 0"),
-    (lambda: Durations(0.0), "mean of durations must be > 0"),
-    (lambda: Durations(1.0, sigma=-1.0), "sigma of durations must be at least 0"),
-    (lambda: Durations(1.0, 0.5, math.inf), "speed_sigma of durations must be"),
+    (lambda: Availability(0.0, ClientDurations(1.0), 0.0), "deadline must be > 0"),
+    (lambda: ClientDurations(0.0), "mean of durations must be > 0"),
+    (lambda: ClientDurations(1.0, sigma=-1.0), "sigma of durations must be at least 0"),
+    (lambda: ClientDurations(1.0, 0.5, math.inf), "speed_sigma of durations must be"),
   ],
 )
 def test_what_cannot_be_is_refused(make, said):

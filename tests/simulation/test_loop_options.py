@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tree
 
-from tff_algos.runtimes import tracing
+from tff_algos.runtimes import runtime, tracing
 from tff_algos.simulation import client_evaluation, cohorts, loop, schedules, stopping
-from tff_algos.simulation.availability import Availability, Durations
+from tff_algos.simulation.availability import Availability, ClientDurations
 
 _SECONDS = ("seconds", "evaluation_seconds", "client_evaluation_seconds")
 
@@ -45,7 +45,7 @@ def _assert_same(found: loop.Result, expected: loop.Result) -> None:
 
 @pytest.mark.parametrize(
   "availability",
-  [Availability(0.4), Availability(0.2, Durations(10.0), 9.0)],
+  [Availability(0.4), Availability(0.2, ClientDurations(10.0), 9.0)],
   ids=["dropout", "deadline"],
 )
 def test_run_is_that_of_the_clients_that_are_left(
@@ -101,10 +101,24 @@ def test_round_with_nobody_leaves_the_model(process_of, federation, name):
   assert (empty["bytes_down"], empty["bytes_up"]) == (0, 0)
 
 
+def test_round_with_nobody_is_done_by_tffs_worker_too(process_of, federation):
+  """Which cannot give the new states of no clients."""
+  settings = dataclasses.replace(
+    _settings(3, availability=Availability(0.5)), clients_per_round=1, seed=63
+  )
+  process = process_of("scaffold")
+  expected = loop.simulate(process, federation.clients, settings)
+  with runtime.create_runtime("local_worker"):
+    result = loop.simulate(process, federation.clients, settings)
+  assert [r["num_accepted"] for r in result.records] == [1, 0, 1]
+  for a, b in zip(tree.flatten(result.state), tree.flatten(expected.state)):
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
 def test_resumed_run_has_the_same_clients(process_of, federation, tmp_path):
   process, asked = process_of("scaffold"), []
   settings = _settings(
-    availability=Availability(0.3, Durations(10.0), 12.0),
+    availability=Availability(0.3, ClientDurations(10.0), 12.0),
     checkpoint_folder=str(tmp_path / "a"),
   )
   unbroken = loop.simulate(process, federation.clients, settings)

@@ -13,7 +13,7 @@ from tff_algos.simulation import seeds
 
 
 @dataclasses.dataclass(frozen=True)
-class Durations:
+class ClientDurations:
   """How long a client takes for a round: lognormal, and some are always slower.
 
   mean * exp(speed_sigma z_i - speed_sigma^2 / 2) * exp(sigma z_it - sigma^2 / 2), where
@@ -83,7 +83,7 @@ class Availability:
   """
 
   dropout: float = 0.0
-  durations: Optional[Durations] = None
+  durations: Optional[ClientDurations] = None
   deadline: Optional[float] = None
 
   def __post_init__(self) -> None:
@@ -137,12 +137,14 @@ class Availability:
     return {name: values[name] for name in self.columns()}
 
 
-def _lognormal(*, mean: float, sigma: float = 0.5, speed_sigma: float = 0.5) -> Durations:
-  return Durations(mean, sigma, speed_sigma)
+def _lognormal(
+  *, mean: float, sigma: float = 0.5, speed_sigma: float = 0.5
+) -> ClientDurations:
+  return ClientDurations(mean, sigma, speed_sigma)
 
 
-def parse_durations(spec: str) -> Durations:
-  """`Durations` by the name of their distribution, as in "lognormal:mean=10,sigma=0.5".
+def parse_durations(spec: str) -> ClientDurations:
+  """Durations by the name of their distribution, as in "lognormal:mean=10,sigma=0.5".
 
   Raises:
     InputError: There is none of this name, or a parameter is wrong.

@@ -26,7 +26,9 @@ from tff_algos.simulation.client_evaluation import EvaluateClients
 from tff_algos.simulation.client_state_store import ClientStateStore
 from tff_algos.simulation.schedules import Schedule
 from tff_algos.simulation.stopping import StopRule
+from tff_algos.templates.rounds import RoundOutput
 from tff_algos.templates.stateful_process import StatefulProcess
+from tff_algos.templates.views import on_device_next
 
 # Of one round: names to numbers that JSON can hold; None: not measured.
 Record = dict[str, Any]
@@ -179,7 +181,7 @@ def simulate(
     raise InputError(
       f"{folder} holds a run's checkpoints: resume that run, or choose another folder."
     )
-  adjust = _rates(process, settings)
+  adjust, run_round = _rates(process, settings), _rounds_of(process)
   on_start(records)
   no_bytes = dict.fromkeys(traffic.record_columns(process), 0)
   ended_by = _end(records, settings, stopping=False)
@@ -191,7 +193,7 @@ def simulate(
     state, rate = adjust(state, round_num)
     before_round(RoundStart(round_num, state, store.get(cohort), inputs))
     start = time.perf_counter()
-    output = process.next_of(round_num)(state, store.get(cohort), inputs)
+    output = run_round(round_num, state, store.get(cohort), inputs)
     state = output.state
     store.put(cohort, output.client_states)
     train_seconds = time.perf_counter() - start
@@ -235,6 +237,26 @@ def _end(records: list[Record], settings: Settings, *, stopping: bool) -> Option
   if len(records) >= settings.rounds:
     return "rounds"
   return "stopped" if stopping else None
+
+
+def _rounds_of(process: StatefulProcess) -> Callable[..., RoundOutput]:
+  """`(rounds done, state, client states, client inputs) -> RoundOutput`."""
+  without_clients: dict[str, Any] = {}
+
+  def run(
+    round_num: int, state: Any, client_states: list[Any], inputs: list[ClientInput]
+  ) -> RoundOutput:
+    if inputs:
+      output: RoundOutput = process.next_of(round_num)(state, client_states, inputs)
+      return output
+    # TFF's workers cannot give the results of no clients, so there must be none to give.
+    kind = process.kind_of_round(round_num)
+    if kind not in without_clients:
+      without_clients[kind] = on_device_next(process, round_num)
+    new_state, metrics = without_clients[kind](state, [])
+    return RoundOutput(new_state, [], metrics)
+
+  return run
 
 
 def _rates(
