@@ -74,7 +74,6 @@ from .privacy.accounting import GaussianMechanism as GaussianMechanism
 from .privacy.accounting import epsilon as epsilon
 from .runtimes.runtime import create_runtime as create_runtime
 from .runtimes.tunnel import TlsFiles as TlsFiles
-from .simulation.client_source import ClientSource as ClientSource
 from .simulation import schedules as schedules
 from .simulation.availability import Availability as Availability
 from .simulation.availability import ClientDurations as ClientDurations
@@ -82,6 +81,7 @@ from .simulation.client_evaluation import Personalization as Personalization
 from .simulation.client_evaluation import (
   build_client_evaluation as build_client_evaluation,
 )
+from .simulation.client_source import ClientSource as ClientSource
 from .simulation.evaluation import build_evaluation as build_evaluation
 from .simulation.loop import Settings as Settings
 from .simulation.loop import simulate as simulate
