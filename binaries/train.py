@@ -20,7 +20,7 @@ from typing import Optional
 
 from absl import flags
 
-from experiments import command_line, training_flags
+from experiments import command_line, run_options, training_flags
 from tasks import registry as tasks_registry
 from tff_algos.algorithms import registry as algorithms_registry
 
@@ -32,7 +32,10 @@ _RESUME = flags.DEFINE_boolean(
   "there is none.",
 )
 flags.DEFINE_string(
-  "algorithm", "fedavg", f"One of {', '.join(algorithms_registry.ALGORITHMS)}."
+  "algorithm",
+  "fedavg",
+  f"One of {', '.join(algorithms_registry.ALGORITHMS)}; or module:attribute, an "
+  "algorithm of your own: its builder, or a tff_algos.Algorithm.",
 )
 flags.DEFINE_string(
   "task",
@@ -110,13 +113,17 @@ flags.DEFINE_string(
   None,
   "The certificate of the authority that signed the workers', a PEM file.",
 )
+run_options.define()
 
 
 def _parse(argv: Sequence[str]) -> list[str]:
   rest = training_flags.parse(argv)
   if not _LIST.value:
     config = training_flags.config()
-    print(f"{config.algorithm} on {config.task}: loading TensorFlow and data", flush=True)
+    if not flags.FLAGS.quiet:
+      print(
+        f"{config.algorithm} on {config.task}: loading TensorFlow and data", flush=True
+      )
     from experiments import runner  # noqa: F401 - which imports TensorFlow.
   return rest
 
@@ -128,7 +135,9 @@ def main() -> Optional[int]:
     return None
   from experiments import runner
 
-  summary = runner.run(training_flags.config(), resume=_RESUME.value)
+  summary = runner.run(
+    training_flags.config(), resume=_RESUME.value, quiet=flags.FLAGS.quiet
+  )
   return command_line.STOPPED_EARLY if summary["stopped_early"] else None
 
 

@@ -12,6 +12,10 @@ from tasks import registry as tasks_registry
 from tff_algos import runtimes
 from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.errors import InputError
+from tff_algos.simulation import availability, schedules, stopping
+from tff_algos.simulation.availability import Availability
+from tff_algos.simulation.schedules import Schedule
+from tff_algos.simulation.stopping import StopRule
 
 #: What of a manifest may differ where a run is resumed: it does not change the numbers;
 #: and hyper-parameters are compared as they are in the end, with all defaults.
@@ -21,7 +25,7 @@ FREE_SETTINGS = frozenset(
     *("rounds", "run_dir", "data_dir", "cache_dir", "checkpoint_every"),
     *("runtime", "threads", "devices", "workers"),
     *("worker_certificate", "worker_key", "worker_authority"),
-    *("target_accuracy", "hparams"),
+    *("target_accuracy", "stop_at", "patience", "hparams"),
   )
 )
 
@@ -31,7 +35,7 @@ class Config:
   """Everything that a run depends on; `make_config` fills in the task's defaults.
 
   Attributes:
-    algorithm: A name of `algorithms.registry`.
+    algorithm: A name of `algorithms.registry`, or module:attribute.
     task: A name of `tasks.registry`, or module:attribute.
     hparams: Hyper-parameters that differ from the task's and the algorithm's defaults.
     run_dir: Where the results go.
@@ -46,6 +50,18 @@ class Config:
     eval_every: Rounds between evaluations.
     checkpoint_every: Rounds between checkpoints; 0 for none.
     target_accuracy: The accuracy whose round is reported, 0..1; None for none.
+    stop_at: The test metric and target at which the run ends, such as accuracy:0.95;
+      None or "" for none.
+    patience: Evaluations without improvement after which it ends; None or 0 for none.
+    held_out_clients: How many clients never train.
+    eval_clients_every: Rounds between evaluations on the clients' own examples; 0: none.
+    personalize_steps: Steps that a client takes for itself in these; 0: none.
+    learning_rate_schedule: As `schedules.parse` takes it, the rounds of a cosine filled
+      in; None: the learning rate stays.
+    dropout: The probability that a client drops out of a round.
+    client_duration: How long clients take for a round, as `parse_durations` takes it;
+      None: this is not looked at.
+    round_deadline: The seconds after which results do not count; None: never.
     runtime: A name of `runtimes.DESCRIPTIONS`.
     threads: Clients worked on at once on each device of in_process; None: one for each
       core.
@@ -71,6 +87,15 @@ class Config:
   eval_every: int = 1
   checkpoint_every: int = 10
   target_accuracy: Optional[float] = None
+  stop_at: Optional[str] = None
+  patience: Optional[int] = None
+  held_out_clients: int = 0
+  eval_clients_every: int = 0
+  personalize_steps: int = 0
+  learning_rate_schedule: Optional[str] = None
+  dropout: float = 0.0
+  client_duration: Optional[str] = None
+  round_deadline: Optional[float] = None
   runtime: str = "in_process"
   threads: Optional[int] = None
   devices: Optional[Sequence[str]] = None
@@ -78,6 +103,42 @@ class Config:
   worker_certificate: Optional[str] = None
   worker_key: Optional[str] = None
   worker_authority: Optional[str] = None
+
+  def stop_rule(self) -> Optional[StopRule]:
+    """What `stop_at` and `patience` say; None for neither.
+
+    Raises:
+      InputError: They cannot be used.
+    """
+    if not self.stop_at and not self.patience:
+      return None
+    metric, target = stopping.parse(self.stop_at) if self.stop_at else ("accuracy", None)
+    return StopRule(metric, target, self.patience or None)
+
+  def schedule(self) -> Optional[Schedule]:
+    """What `learning_rate_schedule` says.
+
+    Raises:
+      InputError: It cannot be used.
+    """
+    spec = self.learning_rate_schedule
+    return None if spec is None else schedules.parse(spec)
+
+  def availability(self) -> Availability:
+    """What `dropout`, `client_duration` and `round_deadline` say.
+
+    Raises:
+      InputError: They cannot be used.
+    """
+    durations = None
+    if self.client_duration is not None:
+      durations = availability.parse_durations(self.client_duration)
+    elif self.round_deadline is not None:
+      raise InputError(
+        "round_deadline needs client_duration, such as lognormal:mean=10: say how long "
+        "clients take."
+      )
+    return Availability(self.dropout, durations, self.round_deadline)
 
 
 def field_names() -> list[str]:
@@ -95,7 +156,7 @@ def make_config(
   """The settings of a run.
 
   Args:
-    algorithm: A name of `algorithms.registry`.
+    algorithm: A name of `algorithms.registry`, or module:attribute.
     task: A name of `tasks.registry`, or module:attribute.
     held: The settings of the run that is resumed, by the names of `Config`'s fields;
       None for a new run, which has the task's defaults.
@@ -105,18 +166,20 @@ def make_config(
     InputError: A name is unknown or a value out of range.
   """
   given = {name: value for name, value in given.items() if value is not None}
-  row = tasks_registry.get(task)
-  algorithms_registry.get(algorithm)
+  row, algorithm_row = tasks_registry.get(task), algorithms_registry.get(algorithm)
   for name in ("num_clients", "clients_per_round", "rounds", "threads", "eval_every"):
     if given.get(name, 1) < 1:
       raise InputError(f"{name} must be at least 1; found {given[name]}.")
-  for name in ("seed", "partition_seed", "checkpoint_every"):
+  for name in (
+    *("seed", "partition_seed", "checkpoint_every"),
+    *("held_out_clients", "eval_clients_every", "personalize_steps"),
+  ):
     if given.get(name, 0) < 0:
       raise InputError(f"{name} must be >= 0; found {given[name]}.")
   num_clients = given.get("num_clients", row.num_clients)
   stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
   defaults: dict[str, Any] = dict(
-    run_dir=f"runs/{stamp}-{row.name}-{algorithm}",
+    run_dir=f"runs/{stamp}-{row.name}-{algorithm_row.name}",
     partition=row.partition,
     num_clients=num_clients,
     clients_per_round=min(row.clients_per_round, num_clients or sys.maxsize),
@@ -135,6 +198,18 @@ def make_config(
   target = config.target_accuracy
   if target is not None and not 0 < target <= 1:
     raise InputError(f"target_accuracy must be in (0, 1]; found {target:g}.")
+  spec = config.learning_rate_schedule or ""
+  if spec.partition(":")[0] == "cosine" and "rounds=" not in spec:
+    # Else it would be another one where the run is gone on with for more rounds.
+    spec += f"{',' if ':' in spec else ':'}rounds={config.rounds}"
+    config = dataclasses.replace(config, learning_rate_schedule=spec)
+  if config.personalize_steps and not config.eval_clients_every:
+    raise InputError(
+      "personalize_steps needs eval_clients_every: say after how many rounds to look."
+    )
+  config.stop_rule()
+  config.schedule()
+  config.availability()
   return config
 
 

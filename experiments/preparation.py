@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 from experiments.config import Config, make_hparams
 from experiments.run_folder import fingerprints
 from tasks import registry as tasks_registry
+from tff_algos import hyper_parameters
 from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.errors import InputError
 from tff_algos.models.functional import Model
-from tff_algos.simulation import checkpoints, loop
+from tff_algos.simulation import checkpoints, cohorts, loop, schedules
+from tff_algos.simulation.client_evaluation import Personalization
 from tff_algos.simulation.client_state_store import ClientStateStore
 from tff_algos.templates.stateful_process import StatefulProcess
 
@@ -28,6 +30,7 @@ class Prepared(NamedTuple):
     hparams: The algorithm's hyper-parameters.
     process: The algorithm's process.
     settings: What the loop takes.
+    personalization: The steps that clients take for themselves; None: they take none.
   """
 
   config: Config
@@ -35,15 +38,23 @@ class Prepared(NamedTuple):
   hparams: Any
   process: StatefulProcess
   settings: loop.Settings
+  personalization: Optional[Personalization]
 
   def manifest(self) -> dict[str, Any]:
     """All that the run's numbers depend on, by headings."""
-    return {
+    manifest = {
       "flags": dataclasses.asdict(self.config),
       "hparams": dataclasses.asdict(self.hparams),
       "data": fingerprints.of_data(self.loaded),
       "model": fingerprints.of_model(self.loaded),
     }
+    if self.settings.held_out_clients:
+      manifest["data"]["training"] = _population(self.loaded, self.settings)
+    name = self.config.algorithm
+    if ":" in name:
+      row = algorithms_registry.get(name)
+      manifest["algorithm"] = fingerprints.of_own_code(name, row)
+    return manifest
 
 
 def prepare(config: Config) -> Prepared:
@@ -55,6 +66,7 @@ def prepare(config: Config) -> Prepared:
   task = tasks_registry.get(config.task)
   algorithm = algorithms_registry.get(config.algorithm)
   hparams = make_hparams(algorithm, task, config.hparams)
+  personalization = _personalization(config, task, hparams)
   settings = loop.Settings(
     rounds=config.rounds,
     clients_per_round=config.clients_per_round,
@@ -62,7 +74,13 @@ def prepare(config: Config) -> Prepared:
     eval_every=config.eval_every,
     checkpoint_every=config.checkpoint_every,
     checkpoint_folder=os.path.join(config.run_dir, CHECKPOINTS),
+    stop=config.stop_rule(),
+    availability=config.availability(),
+    learning_rate_schedule=config.schedule(),
+    held_out_clients=config.held_out_clients,
+    eval_clients_every=config.eval_clients_every or 1,
   )
+  _check_schedule(settings, hparams)
   if config.num_clients is not None:
     _check_cohort(config, config.num_clients)
   try:
@@ -78,30 +96,101 @@ def prepare(config: Config) -> Prepared:
   except OSError as error:  # Of the user's files.
     raise InputError(f"{error.filename or config.task}: {error.strerror}.") from error
   _check_cohort(config, len(loaded.clients))
-  return Prepared(config, loaded, hparams, build(algorithm, loaded, hparams), settings)
+  _check_metrics(config, loaded.model)
+  process = build(algorithm, loaded, hparams, settings)
+  return Prepared(config, loaded, hparams, process, settings, personalization)
 
 
-def build(algorithm: Any, loaded: tasks_registry.LoadedTask, hparams: Any):
+def build(
+  algorithm: Any,
+  loaded: tasks_registry.LoadedTask,
+  hparams: Any,
+  settings: loop.Settings,
+):
   """The process of an algorithm on a task.
 
   Args:
     algorithm: A row of `algorithms.registry`.
     loaded: The task.
     hparams: The algorithm's hyper-parameters.
+    settings: What the loop takes; clients that it holds out do not count.
   """
-  return algorithm.build(
-    loaded.model,
-    hparams,
-    num_clients=len(loaded.clients),
-    num_examples=int(loaded.clients.num_examples.sum()),
+  process = algorithm.build(loaded.model, hparams, **_population(loaded, settings))
+  if not isinstance(process, StatefulProcess):
+    raise InputError(
+      f"The builder of {algorithm.name} gives a {type(process).__name__}: it must give a "
+      "tff_algos.StatefulProcess, as compose_process and from_learning_process do."
+    )
+  return process
+
+
+def _population(
+  loaded: tasks_registry.LoadedTask, settings: loop.Settings
+) -> dict[str, int]:
+  """The clients that train and their examples."""
+  clients = loaded.clients
+  places = cohorts.training_clients(
+    len(clients), settings.held_out_clients, settings.seed
+  )
+  return {
+    "num_clients": len(places),
+    "num_examples": int(clients.num_examples[list(places)].sum()),
+  }
+
+
+def _personalization(
+  config: Config, task: tasks_registry.Task, hparams: Any
+) -> Optional[Personalization]:
+  if not config.personalize_steps:
+    return None
+  known = {**task.hparams, **dataclasses.asdict(hparams)}
+  if "learning_rate" not in known:
+    raise InputError(
+      f"personalize_steps needs a learning rate, and neither {config.algorithm} nor "
+      f"{config.task} has one: leave it out."
+    )
+  return Personalization(
+    config.personalize_steps,
+    known["learning_rate"],
+    batch_size=known.get("batch_size"),
+    seed=config.seed,
   )
 
 
 def _check_cohort(config: Config, num_clients: int) -> None:
-  if config.clients_per_round > num_clients:
+  held_out = config.held_out_clients
+  if config.clients_per_round > num_clients - held_out:
+    less = f", of which {held_out} are held out" if held_out else ""
     raise InputError(
       f"clients_per_round is {config.clients_per_round}, but there are only "
-      f"{num_clients} clients: lower it or raise num_clients."
+      f"{num_clients} clients{less}: lower it or raise num_clients."
+    )
+
+
+def _check_schedule(settings: loop.Settings, hparams: Any) -> None:
+  schedule = settings.learning_rate_schedule
+  if schedule is None:
+    return
+  if "learning_rate" not in hyper_parameters.tunable_values(hparams):
+    raise InputError(
+      f"{type(hparams).__name__} has no tunable learning_rate, so there can be no "
+      "learning_rate_schedule: leave it out."
+    )
+  schedules.rates(schedule, hparams.learning_rate, settings.rounds)
+
+
+def _check_metrics(config: Config, model: Model) -> None:
+  known = ("loss", *model.metrics)
+  rule = config.stop_rule()
+  if rule is not None and rule.metric not in known:
+    raise InputError(
+      f"The run is to stop by {rule.metric}, which the task's model does not measure: "
+      f"choose one of {', '.join(known)}."
+    )
+  if config.eval_clients_every and "accuracy" not in known:
+    raise InputError(
+      "eval_clients_every is about accuracy, which the task's model does not measure: "
+      "leave it out."
     )
 
 
@@ -132,7 +221,8 @@ def newest_weights(run_dir: str, manifest: dict[str, Any], model: Model) -> RunW
     algorithm = algorithms_registry.get(manifest["flags"]["algorithm"])
     hparams = algorithm.hparams_class(**manifest["hparams"])
     data = manifest["data"]
-    numbers = dict(num_clients=int(data["clients"]), num_examples=int(data["examples"]))
+    every = dict(num_clients=int(data["clients"]), num_examples=int(data["examples"]))
+    numbers = data.get("training", every)
   except (ValueError, KeyError, TypeError) as error:
     raise InputError(
       f"{run_dir} holds a config.json that is not of train.py: give a run's folder."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import sys
 import threading
@@ -20,10 +21,10 @@ _SAME_SIGNAL_SECONDS = 1.0
 
 
 class Progress:
-  """A bar on a terminal; a line a round where the output is a file."""
+  """A bar on a terminal; a line a round where the output is a file; or nothing."""
 
-  def __init__(self, rounds: int):
-    self._rounds = rounds
+  def __init__(self, rounds: int, *, quiet: bool = False):
+    self._rounds, self._quiet = rounds, quiet
     self._bar: Any = None
 
   def start(self, done: int) -> None:
@@ -32,7 +33,7 @@ class Progress:
       total=self._rounds,
       initial=done,
       unit="round",
-      disable=None,
+      disable=self._quiet or None,  # None: where there is no terminal.
       dynamic_ncols=True,
       bar_format="{desc} {n_fmt}/{total_fmt} |{bar}| {elapsed}<{remaining}{postfix}",
       desc="round",
@@ -40,21 +41,44 @@ class Progress:
 
   def update(self, record: loop.Record) -> None:
     """Shows a round."""
-    parts = [f"loss {record['train_loss']:.4f}"]
-    if record.get("test_accuracy") is not None:
-      parts.append(f"accuracy {100 * record['test_accuracy']:.2f} %")
-    parts.append(f"{record['seconds']:.2f} s/round")
-    if record["num_dropped"]:
-      parts.append(f"{record['num_dropped']} clients dropped")
-    self._bar.set_postfix_str(", ".join(parts), refresh=False)
+    text = describe(record)
+    self._bar.set_postfix_str(text, refresh=False)
     self._bar.update(1)
-    if self._bar.disable:
-      print(f"round {record['round']}: {', '.join(parts)}", flush=True)
+    if self._bar.disable and not self._quiet:
+      print(f"round {record['round']}: {text}", flush=True)
 
   def close(self) -> None:
     """Ends the bar."""
     if self._bar is not None:
       self._bar.close()
+
+
+def describe(record: loop.Record) -> str:
+  """A round in a few words, each number with its name."""
+  loss = record["train_loss"]
+  is_of_nobody = math.isnan(loss) and record.get("num_accepted") == 0
+  parts = ["no client's result" if is_of_nobody else f"train loss {loss:.4f}"]
+  if record.get("test_accuracy") is not None:
+    parts.append(f"test accuracy {100 * record['test_accuracy']:.2f} %")
+  for group, what in (("client", "clients"), ("held_out", "held-out clients")):
+    if f"{group}_accuracy_p50" in record:
+      low, middle = (100 * record[f"{group}_accuracy_{k}"] for k in ("p10", "p50"))
+      parts.append(
+        f"{what}' accuracy: median {middle:.2f} %, 10th percentile {low:.2f} %"
+      )
+  if "learning_rate" in record:
+    parts.append(f"learning rate {record['learning_rate']:.4g}")
+  parts.append(f"{record['seconds']:.2f} s/round")
+  for name, what in (
+    ("num_dropped", "dropped as not finite"),
+    ("num_dropped_out", "dropped out"),
+    ("num_late", "late"),
+  ):
+    if record.get(name):
+      parts.append(
+        f"{record[name]} {'client' if record[name] == 1 else 'clients'} {what}"
+      )
+  return ", ".join(parts)
 
 
 @contextlib.contextmanager

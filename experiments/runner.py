@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import os
-import resource
 from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
-from experiments import command_line
+from experiments import command_line, finishing
 from experiments.config import FREE_SETTINGS, Config
 from experiments.preparation import CHECKPOINTS, Prepared, prepare
 from experiments.progress import Progress, stopping_on_signal
@@ -18,12 +16,11 @@ from experiments.run_folder import reading
 from experiments.run_folder.folder import RunFolder
 from tff_algos.diagnostics import heterogeneity
 from tff_algos.errors import InputError
-from tff_algos.privacy import accounting
 from tff_algos.runtimes import in_process, remote_workers, tunnel
 from tff_algos.runtimes import runtime as runtimes
 from tff_algos.simulation import (
   checkpoints,
-  cohorts,
+  client_evaluation,
   evaluation,
   loop,
   records,
@@ -42,6 +39,7 @@ def run(
   config: Config,
   *,
   resume: bool = False,
+  quiet: bool = False,
   watch: Callable[[Prepared], tuple[Watcher, Mapping[str, Any]]] = _watch_nothing,
 ) -> dict[str, Any]:
   """Runs an experiment and writes its folder.
@@ -49,6 +47,7 @@ def run(
   Args:
     config: The settings.
     resume: Whether to go on with the run that `config.run_dir` holds, if it holds one.
+    quiet: Whether to print the last line only.
     watch: Makes what is called before each round, and says by headings what of it the
       folder's files depend on besides the run's own settings. It may refuse by an
       InputError, before anything is written.
@@ -93,15 +92,17 @@ def run(
         tls=tls,
       )
     )
-    _print_header(prepared, runtime)
+    if not quiet:
+      _print_header(prepared, runtime)
     heterogeneity.draw_heat_map(
       prepared.loaded.class_counts,
       folder.file(reading.PARTITION),
       f"{config.task}: {config.partition}",
       "labels" if prepared.loaded.test_y.ndim > 1 else "examples",
     )
-    result = _train(prepared, folder, watcher)
-    summary = _finish(prepared, result, runtime)
+    progress = Progress(prepared.settings.rounds, quiet=quiet)
+    result = _train(prepared, folder, watcher, progress)
+    summary = finishing.finish(prepared, result, runtime, quiet=quiet)
     folder.note(last_round=len(result.records))
   return summary
 
@@ -184,26 +185,45 @@ def _print_header(prepared: Prepared, runtime: runtimes.Runtime) -> None:
   print(f"results in {config.run_dir}", flush=True)
 
 
-def _train(prepared: Prepared, folder: RunFolder, watcher: Watcher) -> loop.Result:
+def _columns(prepared: Prepared) -> list[str]:
+  """Of metrics.csv; those of what a run can do besides only where it does."""
+  settings = prepared.settings
+  return [
+    "round",
+    "train_loss",
+    "test_loss",
+    "test_accuracy",
+    "seconds",
+    "evaluation_seconds",
+    "num_examples",
+    "num_accepted",
+    "num_dropped",
+    *(["learning_rate"] if settings.learning_rate_schedule else []),
+    *settings.availability.columns(),
+    *(_client_columns(prepared) if prepared.config.eval_clients_every else []),
+    *traffic.record_columns(prepared.process),
+  ]
+
+
+def _client_columns(prepared: Prepared) -> list[str]:
+  return client_evaluation.columns(
+    is_personalized=prepared.personalization is not None,
+    has_held_out=prepared.settings.held_out_clients > 0,
+  )
+
+
+def _train(
+  prepared: Prepared, folder: RunFolder, watcher: Watcher, progress: Progress
+) -> loop.Result:
   evaluate = evaluation.build_evaluation(
     prepared.loaded.model, prepared.loaded.test_x, prepared.loaded.test_y
   )
-  writer = records.RecordWriter(
-    folder.path,
-    columns=[
-      "round",
-      "train_loss",
-      "test_loss",
-      "test_accuracy",
-      "seconds",
-      "evaluation_seconds",
-      "num_examples",
-      "num_accepted",
-      "num_dropped",
-      *traffic.record_columns(prepared.process),
-    ],
-  )
-  progress = Progress(prepared.settings.rounds)
+  evaluate_clients = None
+  if prepared.config.eval_clients_every:
+    evaluate_clients = client_evaluation.build_client_evaluation(
+      prepared.loaded.model, prepared.personalization
+    )
+  writer = records.RecordWriter(folder.path, _columns(prepared))
 
   def on_start(done: list[loop.Record]) -> None:
     folder.note(first_round=len(done) + 1, last_round=None)
@@ -221,6 +241,7 @@ def _train(prepared: Prepared, folder: RunFolder, watcher: Watcher) -> loop.Resu
         prepared.loaded.clients,
         prepared.settings,
         evaluate=evaluate,
+        evaluate_clients=evaluate_clients,
         resume=checkpoints.exists(folder.file(CHECKPOINTS)),
         on_start=on_start,
         before_round=watcher,
@@ -230,69 +251,3 @@ def _train(prepared: Prepared, folder: RunFolder, watcher: Watcher) -> loop.Resu
     finally:
       progress.close()
       writer.close()
-
-
-def _finish(
-  prepared: Prepared, result: loop.Result, runtime: runtimes.Runtime
-) -> dict[str, Any]:
-  config, folder = prepared.config, RunFolder(prepared.config.run_dir)
-  summary = records.summarize(
-    result.records, metric="test_accuracy", target=config.target_accuracy
-  )
-  summary["stopped_early"] = len(result.records) < config.rounds
-  if prepared.process.privacy is not None:
-    mechanism = prepared.process.privacy
-    summary["privacy"] = _privacy(prepared, mechanism, len(result.records))
-  summary["peak_memory_bytes"] = _peak_memory() + runtime.worker_peak_memory()
-  records.write_json(folder.file(records.SUMMARY), summary)
-  note = f" ({prepared.loaded.note})" if prepared.loaded.note else ""
-  title = f"{config.algorithm} on {config.task}{note}"
-  records.draw_traffic(result.records, folder.file("traffic.png"), title=title)
-  records.draw_accuracy(
-    result.records,
-    folder.file("accuracy.png"),
-    title=title,
-    target=config.target_accuracy,
-  )
-  _print_summary(summary, config)
-  return summary
-
-
-def _privacy(
-  prepared: Prepared, mechanism: accounting.GaussianMechanism, rounds: int
-) -> dict[str, Any]:
-  """What holds for the examples of the client that took part most often."""
-  settings = prepared.settings
-  most = cohorts.most_participations(
-    len(prepared.loaded.clients), settings.clients_per_round, settings.seed, rounds
-  )
-  epsilon = mechanism.epsilon(most)
-  return {
-    "epsilon": epsilon if math.isfinite(epsilon) else None,
-    "delta": mechanism.delta,
-    "most_participations": most,
-  }
-
-
-def _peak_memory() -> int:
-  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _print_summary(summary: Mapping[str, Any], config: Config) -> None:
-  if summary["best_accuracy"] is None:
-    print(f"{summary['rounds']} rounds done; results in {config.run_dir}")
-    return
-  line = (
-    f"{summary['rounds']} rounds: best accuracy {100 * summary['best_accuracy']:.2f} % "
-    f"(round {summary['best_accuracy_round']}), final "
-    f"{100 * summary['final_accuracy']:.2f} %"
-  )
-  if config.target_accuracy is not None:
-    reached = summary["rounds_to_target"]
-    when = f"in round {reached}" if reached else "not reached"
-    line += f", {100 * config.target_accuracy:g} % {when}"
-  print(line)
-  if "privacy" in summary:
-    print(reading.privacy_line(summary["privacy"]))
-  if summary["stopped_early"]:
-    print(f"stopped early; go on with --run_dir={config.run_dir} --resume")

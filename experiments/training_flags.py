@@ -17,6 +17,7 @@ from tasks import registry as tasks_registry
 from tff_algos import hyper_parameters
 from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.errors import InputError
+from tff_algos.templates.algorithm import Algorithm
 
 _COMMON = ("epochs", "batch_size", "learning_rate", "momentum")
 
@@ -39,10 +40,10 @@ def parse(argv: Sequence[str]) -> list[str]:
   for name in ("algorithm", "task"):
     flags.FLAGS.set_default(name, str(held.get(name, flags.FLAGS[name].default)))
   algorithm, task = _value_in(argv, "algorithm"), _value_in(argv, "task")
-  algorithms_registry.get(algorithm)
+  row = algorithms_registry.get(algorithm)
   if ":" not in task:
     tasks_registry.get(task)
-  _define_hparam_flags(algorithm)
+  _define_hparam_flags(row)
   _check_foreign_flags(argv, algorithm)
   return command_line.parse_flags(argv)
 
@@ -64,7 +65,7 @@ def config() -> Config:
     values.algorithm,
     values.task,
     held=held or None,
-    hparams=_given_hparams(values.algorithm),
+    hparams=_given_hparams(algorithms_registry.get(values.algorithm)),
     **given,
   )
   if held:  # Before TensorFlow is imported.
@@ -104,19 +105,25 @@ def _value_in(argv: Sequence[str], flag: str, default: Optional[str] = None) -> 
   return value
 
 
-def _define_hparam_flags(algorithm: str) -> None:
-  row = algorithms_registry.get(algorithm)
+def _define_hparam_flags(row: Algorithm) -> None:
   for field in dataclasses.fields(row.hparams_class):
     default = "the task" if field.name in _COMMON else field.default
     help_text = (
       f"{field.metadata['help']} Range: {hyper_parameters.range_text(field)}. Default: "
       f"{default}. Source: {field.metadata['source']}."
     )
-    name = _flag_name(algorithm, field.name)
+    name = _flag_name(row, field.name)
+    if name in flags.FLAGS:
+      raise InputError(
+        f"The hyper-parameter {field.name} of {row.name} would have the flag --{name}, "
+        "which this program has already: rename it, or the algorithm."
+      )
     # `main` is where absl looks for the flags that --help shows.
     place = dict(module_name=sys.argv[0])
     if field.metadata["optional"]:
       flags.DEFINE_string(name, None, help_text, **place)
+    elif isinstance(field.default, bool):
+      flags.DEFINE_boolean(name, None, help_text, **place)
     elif isinstance(field.default, float):
       flags.DEFINE_float(name, None, help_text, **place)
     elif isinstance(field.default, int):
@@ -125,8 +132,8 @@ def _define_hparam_flags(algorithm: str) -> None:
       flags.DEFINE_string(name, None, help_text, **place)
 
 
-def _flag_name(algorithm: str, hparam: str) -> str:
-  return hparam if hparam in _COMMON else f"{algorithm}_{hparam}"
+def _flag_name(row: Algorithm, hparam: str) -> str:
+  return hparam if hparam in _COMMON else f"{row.name}_{hparam}"
 
 
 def _check_foreign_flags(argv: Sequence[str], algorithm: str) -> None:
@@ -150,10 +157,10 @@ def _check_foreign_flags(argv: Sequence[str], algorithm: str) -> None:
       )
 
 
-def _given_hparams(algorithm: str) -> dict[str, Any]:
+def _given_hparams(row: Algorithm) -> dict[str, Any]:
   given = {}
-  for field in dataclasses.fields(algorithms_registry.get(algorithm).hparams_class):
-    value = flags.FLAGS[_flag_name(algorithm, field.name)].value
+  for field in dataclasses.fields(row.hparams_class):
+    value = flags.FLAGS[_flag_name(row, field.name)].value
     if value is not None:
       is_number = field.metadata["optional"]
       given[field.name] = _whole_number_or_inf(field.name, value) if is_number else value

@@ -74,12 +74,20 @@ from .privacy.accounting import GaussianMechanism as GaussianMechanism
 from .privacy.accounting import epsilon as epsilon
 from .runtimes.runtime import create_runtime as create_runtime
 from .runtimes.tunnel import TlsFiles as TlsFiles
+from .simulation import schedules as schedules
+from .simulation.availability import Availability as Availability
+from .simulation.availability import ClientDurations as ClientDurations
+from .simulation.client_evaluation import Personalization as Personalization
+from .simulation.client_evaluation import (
+  build_client_evaluation as build_client_evaluation,
+)
 from .simulation.client_source import ClientSource as ClientSource
 from .simulation.evaluation import build_evaluation as build_evaluation
 from .simulation.loop import Settings as Settings
 from .simulation.loop import simulate as simulate
 from .simulation.program import train_with_client_states as train_with_client_states
 from .simulation.seeds import client_seed as client_seed
+from .simulation.stopping import StopRule as StopRule
 from .templates.algorithm import Algorithm as Algorithm
 from .templates.client_readings import dataset_seed as dataset_seed
 from .templates.composer import compose_process as compose_process

@@ -24,7 +24,7 @@ from tff_algos.client_work.local_sgd import PlainSgd
 from tff_algos.diagnostics import fisher as fisher_lib
 from tff_algos.diagnostics import forgetting
 from tff_algos.errors import InputError
-from tff_algos.simulation import cohorts, loop
+from tff_algos.simulation import loop
 
 
 class Meter:
@@ -87,7 +87,8 @@ class Meter:
     if is_driver:
       process = self._prepared.process
     else:
-      process = build(registry.get(name), self._prepared.loaded, hparams)
+      prepared = self._prepared
+      process = build(registry.get(name), prepared.loaded, hparams, prepared.settings)
     try:
       local_models = forgetting.build_local_models(self._model, process)
     except ValueError as error:
@@ -127,11 +128,8 @@ class Meter:
 
   def _cohort(self, this: int) -> list[str]:
     """The clients of a round, counted from 1."""
-    settings = self._prepared.settings
-    places = cohorts.uniform_cohort(
-      len(self._clients), settings.clients_per_round, settings.seed, this - 1
-    )
-    return [self._clients.ids[place] for place in places]
+    found = self._prepared.settings.attendance(len(self._clients), this - 1)
+    return [self._clients.ids[place] for place in found.taking_part]
 
   def _forgetting_rows(self, this: int, start: loop.RoundStart) -> list[Row]:
     before = self._cohort(this - 1)

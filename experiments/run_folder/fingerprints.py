@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pathlib
+import sys
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import tensorflow as tf
 
 from tasks.registry import LoadedTask
 from tff_algos.client_data import ClientDirectory
+from tff_algos.templates.algorithm import Algorithm
 
 
 def of_data(loaded: LoadedTask) -> dict[str, Any]:
@@ -38,6 +41,26 @@ def of_model(loaded: LoadedTask) -> dict[str, Any]:
     "num_weights": model.num_weights,
     "weights": shapes,
     "layers": loaded.layers,
+  }
+
+
+def of_own_code(name: str, row: Algorithm) -> dict[str, str]:
+  """Digests of the files that an algorithm of a user's own is in, by module.
+
+  They are those of the module that is named, of the builder and of the hyper-parameters'
+  class, less what is the library's, but not what these import.
+
+  Args:
+    name: module:attribute.
+    row: What that is.
+  """
+  named = (name.partition(":")[0], row.builder.__module__, row.hparams_class.__module__)
+  own = (m for m in dict.fromkeys(named) if m.partition(".")[0] != "tff_algos")
+  files = {m: getattr(sys.modules[m], "__file__", None) for m in own}
+  return {
+    module: hashlib.sha256(pathlib.Path(file).read_bytes()).hexdigest()
+    for module, file in files.items()
+    if file
   }
 
 

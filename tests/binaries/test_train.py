@@ -67,7 +67,12 @@ def test_run_says_what_it_does(finished):
   assert f"results in {finished.run_dir}" in lines
   rounds = [line for line in lines if line.startswith("round ")]
   assert [line.split(":")[0] for line in rounds] == [f"round {r}" for r in range(1, 6)]
-  assert lines[-1].startswith("5 rounds: best accuracy ")
+  for line in rounds:
+    assert re.fullmatch(
+      r"round \d: train loss \d+\.\d{4}, test accuracy \d+\.\d\d %, \d+\.\d\d s/round",
+      line,
+    )
+  assert lines[-1].startswith("5 rounds: best test accuracy ")
 
 
 def test_run_leaves_its_files_and_no_others(finished):

@@ -10,6 +10,7 @@ from experiments import config
 from tasks import registry as tasks_registry
 from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.errors import InputError
+from tff_algos.simulation.stopping import StopRule
 
 
 def test_hparams_go_to_all_that_have_them_or_to_the_one_that_is_named():
@@ -85,3 +86,27 @@ def test_hparams_are_given_over_the_tasks_over_the_algorithms():
   )
   made = config.make_hparams(algorithm, task, {"epochs": 2})
   assert (made.epochs, made.batch_size, made.server_learning_rate) == (2, 7, 1.0)
+
+
+@pytest.mark.parametrize(
+  "spec, found",
+  [
+    ("cosine", "cosine:rounds=30"),
+    ("cosine:final=0.1", "cosine:final=0.1,rounds=30"),
+    ("cosine:rounds=7", "cosine:rounds=7"),
+    ("exponential:decay=0.9", "exponential:decay=0.9"),
+  ],
+)
+def test_cosine_keeps_the_rounds_that_it_began_with(spec, found):
+  """Gone on with for more rounds, its first rounds are to be the same."""
+  made = _make(rounds=30, learning_rate_schedule=spec)
+  assert made.learning_rate_schedule == found
+  again = _make(held=dataclasses.asdict(made), rounds=60)
+  assert again.learning_rate_schedule == found
+
+
+def test_nothing_ends_a_run_whose_rule_is_taken_away():
+  held = dataclasses.asdict(_make(stop_at="loss:0.5", patience=3))
+  assert _make(held=held).stop_rule() == StopRule("loss", 0.5, 3)
+  assert _make(held=held, stop_at="").stop_rule() == StopRule("accuracy", None, 3)
+  assert _make(held=held, stop_at="", patience=0).stop_rule() is None

@@ -1,7 +1,11 @@
-"""Signals to a run: the first lets it end its round, one that comes later ends it."""
+"""What a run shows of its rounds, and signals to it.
+
+The first lets it end its round, one that comes later ends it.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 
@@ -68,3 +72,41 @@ def test_handlers_are_as_before():
     assert signal.getsignal(signal.SIGTERM) not in before
     raise RuntimeError
   assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+# --- Rounds in words ----------------------------------------------------------------
+
+
+def test_each_number_has_its_name():
+  record = {"round": 7, "train_loss": 0.5, "seconds": 1.234, "num_dropped": 0}
+  assert progress.describe(record) == "train loss 0.5000, 1.23 s/round"
+  record.update(
+    test_accuracy=0.75,
+    client_accuracy_p10=0.25,
+    client_accuracy_p50=0.5,
+    learning_rate=0.05,
+    num_dropped=1,
+    num_dropped_out=2,
+    num_late=0,
+  )
+  assert progress.describe(record) == (
+    "train loss 0.5000, test accuracy 75.00 %, clients' accuracy: median 50.00 %, 10th "
+    "percentile 25.00 %, learning rate 0.05, 1.23 s/round, 1 client dropped as not "
+    "finite, 2 clients dropped out"
+  )
+
+  empty = {**record, "train_loss": math.nan, "num_accepted": 0}
+  assert progress.describe(empty).startswith("no client's result, test accuracy")
+  diverged = {**empty, "num_accepted": 3}
+  assert progress.describe(diverged).startswith("train loss nan, test accuracy")
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_without_a_terminal_a_round_is_a_line_or_nothing(capsys, quiet):
+  shown = progress.Progress(3, quiet=quiet)
+  shown.start(0)
+  shown.update({"round": 1, "train_loss": 0.5, "seconds": 2.0, "num_dropped": 0})
+  shown.close()
+  out, err = capsys.readouterr()
+  assert out == ("" if quiet else "round 1: train loss 0.5000, 2.00 s/round\n")
+  assert err == ""

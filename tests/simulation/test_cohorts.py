@@ -87,3 +87,33 @@ def test_consecutive_rounds_are_independent():
 def test_impossible_cohort_is_refused(num_clients, size):
   with pytest.raises(ValueError, match=rf"in 1\.\.{num_clients}.*found {size}"):
     cohorts.uniform_cohort(num_clients, size, 0, 0)
+
+
+def test_held_out_clients_are_the_last_of_a_permutation():
+  """Fewer of them are among more; all others train."""
+  for count in (0, 1, 4, 9):
+    held_out = cohorts.held_out_clients(10, count, 3)
+    training = cohorts.training_clients(10, count, 3)
+    assert (len(held_out), len(training)) == (count, 10 - count)
+    assert sorted([*held_out, *training]) == list(range(10))
+    assert list(training) == sorted(training) and list(held_out) == sorted(held_out)
+    assert set(held_out) <= set(cohorts.held_out_clients(10, 9, 3))
+  assert all(type(place) is int for place in cohorts.training_clients(10, 4, 3))
+
+
+def test_each_client_is_held_out_as_often():
+  """Over 1,000 seeds; 5 sigma."""
+  chosen = [cohorts.held_out_clients(8, 2, seed) for seed in range(1000)]
+  counts = np.bincount(np.ravel(chosen), minlength=8)
+  assert np.all(np.abs(counts - 250) < 5 * np.sqrt(1000 * 0.25 * 0.75)), counts
+
+
+@pytest.mark.parametrize("count", [10, 11, -1])
+def test_somebody_must_train(count):
+  with pytest.raises(ValueError, match=rf"held_out_clients must be in 0\.\.9.*{count}"):
+    cohorts.training_clients(10, count, 0)
+
+
+def test_most_participations_by_hand():
+  assert cohorts.most_participations([[0, 1], [2, 1], [], [1, 0]]) == 3
+  assert cohorts.most_participations([]) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import pathlib
 import shutil
 
@@ -20,6 +21,7 @@ from tff_algos.simulation import (
   evaluation,
   loop,
   seeds,
+  stopping,
 )
 from tff_algos.simulation.client_state_store import ClientStateStore
 from tff_algos.templates.ledger import RoundTraffic
@@ -275,6 +277,60 @@ def test_finished_run_resumed_does_nothing(notes, federation, tmp_path):
   longer = _settings(3, checkpoint_folder=str(tmp_path))
   assert loop.simulate(notes, federation.clients, longer, resume=True).state == 3
   assert len(notes.rounds) == 3
+
+
+# --- What ends a run ----------------------------------------------------------------
+
+
+def _accuracy_in_round(*values):
+  """An evaluation that gives the value of each round."""
+  return lambda weights: {"accuracy": values[int(weights[0]) - 1]}
+
+
+def test_run_ends_by_its_rule_with_a_checkpoint(notes, federation, tmp_path):
+  settings = _settings(
+    9, checkpoint_folder=str(tmp_path), stop=stopping.StopRule(target=0.5, patience=2)
+  )
+  clients, evaluate = federation.clients, _accuracy_in_round(0.1, 0.3, 0.2, 0.6, 0.7)
+  result = loop.simulate(notes, clients, settings, evaluate=evaluate)
+  assert (len(result.records), result.ended_by) == (4, "target")
+  # It is at its end still; with another rule it goes on.
+  again = loop.simulate(notes, clients, settings, evaluate=evaluate, resume=True)
+  assert (again.records, again.ended_by) == (result.records, "target")
+  assert len(notes.rounds) == 4
+  settings = dataclasses.replace(settings, stop=None, rounds=5)
+  longer = loop.simulate(notes, clients, settings, evaluate=evaluate, resume=True)
+  assert (longer.state, longer.ended_by) == (5, "rounds")
+
+
+def test_run_ends_by_planned_evaluations_only(notes, federation, tmp_path):
+  """That of a stopped run's last round would not be there in the unbroken run."""
+  rule = stopping.StopRule(target=0.5)
+  settings = _settings(6, eval_every=2, checkpoint_folder=str(tmp_path), stop=rule)
+  clients = federation.clients
+  evaluate = _accuracy_in_round(0.9, 0.1, 0.9, 0.2, 0.9, 0.3)
+  stopped = loop.simulate(
+    notes,
+    clients,
+    settings,
+    evaluate=evaluate,
+    should_stop=lambda: len(notes.rounds) == 3,
+  )
+  assert stopped.records[2]["test_accuracy"] == 0.9
+  assert stopped.ended_by == "stopped"
+  resumed = loop.simulate(notes, clients, settings, evaluate=evaluate, resume=True)
+  assert (len(resumed.records), resumed.ended_by) == (6, "rounds")
+
+
+def test_rule_needs_its_metric(notes, federation):
+  settings = _settings(2, stop=stopping.StopRule("f1", target=0.5))
+  with pytest.raises(ValueError, match="say how to evaluate"):
+    loop.simulate(notes, federation.clients, settings)
+  assert notes.rounds == []
+  with pytest.raises(ValueError, match="stop by f1, but evaluation gives accuracy:"):
+    loop.simulate(
+      notes, federation.clients, settings, evaluate=_accuracy_in_round(0.1, 0.2)
+    )
 
 
 # --- What is refused ----------------------------------------------------------------

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
-import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tff_algos.errors import InputError
+from tff_algos import spellings
 from tff_algos.partitions.assignment import Partition
 from tff_algos.partitions.dealing import iid, natural, shards
 from tff_algos.partitions.dirichlet_draws import dirichlet, dirichlet_equal
@@ -65,46 +63,8 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
     InputError: the name is unknown, or a parameter is unknown, malformed, of the wrong
       type, given twice or missing.
   """
-  name, colon, rest = spec.partition(":")
-  name = name.strip()
-  if name not in SPLITS:
-    near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.0)[0]
-    raise InputError(
-      f"split {spec!r}: there is no split named {name!r}, the nearest is {near!r}: "
-      f"give one of {', '.join(NAMES)}."
-    )
-  types = {
-    # Annotations are text: the splits' modules import those of `__future__`.
-    key: ({"int": int, "float": float}[parameter.annotation], parameter.default)
-    for key, parameter in inspect.signature(SPLITS[name].function).parameters.items()
-    if parameter.kind is parameter.KEYWORD_ONLY and key not in ("seed", "groups")
-  }
-  takes = ", ".join(
-    f"{key} ({kind.__name__}"
-    + (", required)" if default is inspect.Parameter.empty else f", {default})")
-    for key, (kind, default) in types.items()
-  )
-  takes = f"{name} takes {takes or 'no parameters'}."
-  kwargs: dict[str, Any] = {}
-  for item in rest.split(",") if colon else ():
-    key, equals, text = (part.strip() for part in item.partition("="))
-    if not (key and equals and text):
-      raise InputError(f"split {spec!r}: {item!r} is not of the form key=value: {takes}")
-    if key not in types:
-      raise InputError(f"split {spec!r}: there is no parameter {key!r}: {takes}")
-    if key in kwargs:
-      raise InputError(f"split {spec!r}: {key} is given twice: {takes}")
-    kind = types[key][0]
-    try:
-      kwargs[key] = kind(text)
-    except ValueError:
-      raise InputError(
-        f"split {spec!r}: {key}={text} is not {kind.__name__}: {takes}"
-      ) from None
-  for key, (_, default) in types.items():
-    if default is inspect.Parameter.empty and key not in kwargs:
-      raise InputError(f"split {spec!r}: {key} is missing: {takes}")
-  return name, kwargs
+  functions = {name: split.function for name, split in SPLITS.items()}
+  return spellings.parse(spec, "split", functions, given=("seed", "groups"))
 
 
 def partition(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tff_algos.errors import InputError
 from tff_algos.simulation import seeds
@@ -33,11 +34,46 @@ def uniform_cohort(
   return places
 
 
-def most_participations(
-  num_clients: int, clients_per_round: int, seed: int, rounds: int
-) -> int:
-  """In how many of the first `rounds` rounds the most sampled client takes part."""
-  counts: Counter[int] = Counter()
-  for round_num in range(rounds):
-    counts.update(uniform_cohort(num_clients, clients_per_round, seed, round_num))
+def held_out_clients(num_clients: int, count: int, seed: int) -> Sequence[int]:
+  """The places of clients that never train: the last of a permutation, in their order.
+
+  Args:
+    num_clients: N, the number of all clients.
+    count: How many, 0..N-1; with a larger one these and others.
+    seed: The run's seed.
+
+  Raises:
+    InputError: There are not as many that others train.
+  """
+  return _split(num_clients, count, seed)[1]
+
+
+def training_clients(num_clients: int, held_out: int, seed: int) -> Sequence[int]:
+  """The places of all others, in their order; arguments as of `held_out_clients`."""
+  return _split(num_clients, held_out, seed)[0]
+
+
+@functools.lru_cache(maxsize=8)  # Which is asked in every round.
+def _split(
+  num_clients: int, held_out: int, seed: int
+) -> tuple[Sequence[int], Sequence[int]]:
+  if not held_out:
+    return range(num_clients), ()
+  if not 0 < held_out < num_clients:
+    raise InputError(
+      f"held_out_clients must be in 0..{num_clients - 1}, less than the number of "
+      f"clients; found {held_out}."
+    )
+  order = seeds.generator(seed, "held out", num_clients).permutation(num_clients)
+  first, last = order[: num_clients - held_out], order[num_clients - held_out :]
+  return tuple(sorted(first.tolist())), tuple(sorted(last.tolist()))
+
+
+def most_participations(rounds: Iterable[Sequence[int]]) -> int:
+  """In how many rounds the client takes part that does so most often.
+
+  Args:
+    rounds: The clients of each, by their places.
+  """
+  counts = Counter(place for clients in rounds for place in clients)
   return max(counts.values(), default=0)

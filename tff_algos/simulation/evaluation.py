@@ -37,6 +37,24 @@ def build_evaluation(
   return lambda weights: means(weights, x, y)
 
 
+def batch_totals(
+  model: Model, weights: Weights, x: tf.Tensor, y: tf.Tensor
+) -> dict[str, tf.Tensor]:
+  """Loss and metrics of a stored batch: name to (total, count), float64 (2,)."""
+  no_seed = tf.constant([0, 0])
+  predictions = model.predict(weights, model.preprocess(x), False, no_seed)
+  values = {"loss": model.example_losses(y, predictions)}
+  for name, metric in model.metrics.items():
+    values[name] = metric(y, predictions)
+
+  def total_and_count(value):
+    pair = value if isinstance(value, tuple) else (value, tf.ones_like(value))
+    # A float32 sum of thousands of terms would lose the last digits of an accuracy.
+    return tf.stack([tf.reduce_sum(tf.cast(part, tf.float64)) for part in pair])
+
+  return {name: total_and_count(value) for name, value in values.items()}
+
+
 def build_means(model: Model) -> Callable[..., OrderedDict[str, float]]:
   """`build_evaluation` of any examples: makes a function of `(weights, x, y)`."""
   specs = tuple(tf.TensorSpec(w.shape, tf.float32) for w in model.initial_weights)
@@ -51,17 +69,7 @@ def build_means(model: Model) -> Callable[..., OrderedDict[str, float]]:
     autograph=False,
   )
   def totals(weights, batch_x, batch_y):
-    no_seed = tf.constant([0, 0])
-    predictions = model.predict(weights, model.preprocess(batch_x), False, no_seed)
-    values = {"loss": model.example_losses(batch_y, predictions)}
-    for name, metric in model.metrics.items():
-      values[name] = metric(batch_y, predictions)
-    return {name: total_and_count(value) for name, value in values.items()}
-
-  def total_and_count(value):
-    pair = value if isinstance(value, tuple) else (value, tf.ones_like(value))
-    # A float32 sum of thousands of terms would lose the last digits of an accuracy.
-    return tf.stack([tf.reduce_sum(tf.cast(part, tf.float64)) for part in pair])
+    return batch_totals(model, weights, batch_x, batch_y)
 
   totals.get_concrete_function()  # Traced before several threads ask for it.
 

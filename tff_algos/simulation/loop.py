@@ -13,9 +13,22 @@ import numpy as np
 from tff_algos.client_data import ClientDirectory, ClientInput
 from tff_algos.errors import InputError
 from tff_algos.models.functional import Weights
-from tff_algos.simulation import checkpoints, cohorts, seeds, traffic
+from tff_algos.simulation import (
+  checkpoints,
+  client_evaluation,
+  cohorts,
+  schedules,
+  seeds,
+  traffic,
+)
+from tff_algos.simulation.availability import Attendance, Availability
+from tff_algos.simulation.client_evaluation import EvaluateClients
 from tff_algos.simulation.client_state_store import ClientStateStore
+from tff_algos.simulation.schedules import Schedule
+from tff_algos.simulation.stopping import StopRule
+from tff_algos.templates.rounds import RoundOutput
 from tff_algos.templates.stateful_process import StatefulProcess
+from tff_algos.templates.views import on_device_next
 
 # Of one round: names to numbers that JSON can hold; None: not measured.
 Record = dict[str, Any]
@@ -33,6 +46,13 @@ class Settings:
     checkpoint_every: Write a checkpoint after every so many rounds; 0: only when the run
       is stopped.
     checkpoint_folder: Where checkpoints go; None: nowhere.
+    stop: What ends the run before its last round; None: only `should_stop`.
+    availability: What keeps clients of a cohort from counting in its round.
+    learning_rate_schedule: `(rounds done) -> factor` of a round's `learning_rate`, such
+      as those of `schedules`; None: it stays.
+    held_out_clients: How many clients never train: the last of a permutation by the seed.
+    eval_clients_every: Evaluate on the clients' own examples after every so many rounds,
+      and after the last, where `simulate` is told how.
   """
 
   rounds: int
@@ -41,14 +61,32 @@ class Settings:
   eval_every: int = 1
   checkpoint_every: int = 0
   checkpoint_folder: Optional[str] = None
+  stop: Optional[StopRule] = None
+  availability: Availability = dataclasses.field(default_factory=Availability)
+  learning_rate_schedule: Optional[Schedule] = None
+  held_out_clients: int = 0
+  eval_clients_every: int = 1
 
   def __post_init__(self) -> None:
-    for name in ("rounds", "clients_per_round", "eval_every"):
+    for name in ("rounds", "clients_per_round", "eval_every", "eval_clients_every"):
       if getattr(self, name) < 1:
         raise InputError(f"{name} must be at least 1; found {getattr(self, name)}.")
-    for name in ("seed", "checkpoint_every"):
+    for name in ("seed", "checkpoint_every", "held_out_clients"):
       if getattr(self, name) < 0:
         raise InputError(f"{name} must not be negative; found {getattr(self, name)}.")
+
+  def attendance(self, num_clients: int, round_num: int) -> Attendance:
+    """Who takes part in a round, of so many clients; rounds are counted from 0.
+
+    Raises:
+      InputError: The cohort is larger than the population that trains.
+    """
+    training = cohorts.training_clients(num_clients, self.held_out_clients, self.seed)
+    drawn = cohorts.uniform_cohort(
+      len(training), self.clients_per_round, self.seed, round_num
+    )
+    cohort = [training[k] for k in drawn]
+    return self.availability.attendance(cohort, self.seed, round_num)
 
 
 class RoundStart(NamedTuple):
@@ -74,11 +112,14 @@ class Result(NamedTuple):
     state: The last server state.
     records: One for each round done.
     client_states: The store with the clients' last states.
+    ended_by: "rounds", all are done; "target" or "patience", by the `StopRule`; or
+      "stopped", by `should_stop`.
   """
 
   state: Any
   records: list[Record]
   client_states: ClientStateStore
+  ended_by: str
 
 
 def simulate(
@@ -87,6 +128,7 @@ def simulate(
   settings: Settings,
   *,
   evaluate: Optional[Callable[[Weights], Mapping[str, float]]] = None,
+  evaluate_clients: Optional[EvaluateClients] = None,
   resume: bool = False,
   on_start: Callable[[list[Record]], None] = lambda records: None,
   before_round: Callable[[RoundStart], None] = lambda start: None,
@@ -103,6 +145,9 @@ def simulate(
     clients: All clients.
     settings: Rounds, cohort, seed, intervals.
     evaluate: Weights to test metrics; their names get the prefix `test_`.
+    evaluate_clients: What `build_client_evaluation` gives. Records have the spread of
+      accuracy over the clients that train (`client_accuracy_p10` and so on) and over
+      those that never do (`held_out_accuracy_p10`).
     resume: Whether to go on from the newest checkpoint.
     on_start: Called once with the records of the rounds done before.
     before_round: Called with what each round starts from; its time is not the round's.
@@ -112,13 +157,16 @@ def simulate(
   Raises:
     FileNotFoundError: `resume`, and there is no checkpoint.
     InputError: The cohort is larger than the population, a client has a label for which
-      the model has no output, the checkpoint belongs to another model or algorithm, or a
-      new run's folder holds checkpoints.
+      the model has no output, the checkpoint belongs to another model or algorithm, a
+      new run's folder holds checkpoints, evaluation does not give what the run is to stop
+      by, or the process does not take the learning rate schedule.
   """
+  if settings.stop is not None and evaluate is None:
+    raise InputError("To stop by a test metric, say how to evaluate.")
   labels = process.model.labels() if process.model else None
   if labels is not None:
     clients.check_labels(labels)
-  cohorts.uniform_cohort(len(clients), settings.clients_per_round, settings.seed, 0)
+  settings.attendance(len(clients), 0)
   store = ClientStateStore(process.initialize_client())
   state = process.initialize()
   records: list[Record] = []
@@ -127,22 +175,25 @@ def simulate(
     if folder is None:
       raise InputError("To resume a run, say where its checkpoints are.")
     state, _, records = checkpoints.restore(folder, state, store)
-    records = [_as_unbroken(record, settings) for record in records]
+    if _end(records, settings, stopping=False) is None:
+      records = [_as_unbroken(record, settings) for record in records]
   elif folder is not None and checkpoints.exists(folder):
     raise InputError(
       f"{folder} holds a run's checkpoints: resume that run, or choose another folder."
     )
+  adjust, run_round = _rates(process, settings), _rounds_of(process)
   on_start(records)
   no_bytes = dict.fromkeys(traffic.record_columns(process), 0)
-  while len(records) < settings.rounds:
+  ended_by = _end(records, settings, stopping=False)
+  while ended_by is None:
     round_num = len(records)
-    cohort = cohorts.uniform_cohort(
-      len(clients), settings.clients_per_round, settings.seed, round_num
-    )
+    attendance = settings.attendance(len(clients), round_num)
+    cohort = attendance.taking_part
     inputs = [_client_input(clients, p, settings.seed, round_num) for p in cohort]
+    state, rate = adjust(state, round_num)
     before_round(RoundStart(round_num, state, store.get(cohort), inputs))
     start = time.perf_counter()
-    output = process.next_of(round_num)(state, store.get(cohort), inputs)
+    output = run_round(round_num, state, store.get(cohort), inputs)
     state = output.state
     store.put(cohort, output.client_states)
     train_seconds = time.perf_counter() - start
@@ -153,26 +204,95 @@ def simulate(
       round=done,
       **_train_metrics(output.metrics),
       seconds=train_seconds,
-      **{**no_bytes, **traffic.record(crossing, len(cohort))},
+      **rate,
+      **settings.availability.record(attendance),
+      # Late results have been sent too.
+      **{**no_bytes, **traffic.record(crossing, len(cohort) + len(attendance.late))},
     )
     is_last = stopping or done == settings.rounds
     if evaluate is not None:
       record.update(_test_metrics(evaluate, process, state, settings, done, is_last))
     records.append(record)
+    ended_by = _end(records, settings, stopping=stopping)
+    if evaluate_clients is not None and (
+      ended_by or done % settings.eval_clients_every == 0
+    ):
+      weights = process.get_model_weights(state).trainable
+      record.update(_client_metrics(evaluate_clients, weights, clients, settings))
     on_round(record)
     every = settings.checkpoint_every
-    if folder and (is_last or (every and done % every == 0)):
+    if folder and (ended_by or (every and done % every == 0)):
       checkpoints.save(folder, state, store, done, records)
-    if stopping:
-      break
-  return Result(state, records, store)
+  return Result(state, records, store, ended_by)
+
+
+def _end(records: list[Record], settings: Settings, *, stopping: bool) -> Optional[str]:
+  """What has ended the run, as `Result.ended_by` says it; None where it goes on."""
+  if settings.stop is not None:
+    # Not the evaluation that only stopping at some round caused.
+    planned = [r for r in records if r["round"] % settings.eval_every == 0]
+    reason = settings.stop.reason(planned)
+    if reason is not None:
+      return reason
+  if len(records) >= settings.rounds:
+    return "rounds"
+  return "stopped" if stopping else None
+
+
+def _rounds_of(process: StatefulProcess) -> Callable[..., RoundOutput]:
+  """`(rounds done, state, client states, client inputs) -> RoundOutput`."""
+  without_clients: dict[str, Any] = {}
+
+  def run(
+    round_num: int, state: Any, client_states: list[Any], inputs: list[ClientInput]
+  ) -> RoundOutput:
+    if inputs:
+      output: RoundOutput = process.next_of(round_num)(state, client_states, inputs)
+      return output
+    # TFF's workers cannot give the results of no clients, so there must be none to give.
+    kind = process.kind_of_round(round_num)
+    if kind not in without_clients:
+      without_clients[kind] = on_device_next(process, round_num)
+    new_state, metrics = without_clients[kind](state, [])
+    return RoundOutput(new_state, [], metrics)
+
+  return run
+
+
+def _rates(
+  process: StatefulProcess, settings: Settings
+) -> Callable[[Any, int], tuple[Any, Record]]:
+  """`(state, rounds done) -> (state with the round's learning rate, what is recorded)`.
+
+  Raises:
+    InputError: The process's learning rate cannot be changed, or a rate is not above 0.
+  """
+  schedule = settings.learning_rate_schedule
+  if schedule is None:
+    return lambda state, rounds_done: (state, {})
+  given = dict(process.get_hparams(process.initialize()))
+  if "learning_rate" not in given:
+    raise InputError(
+      "The process has no tunable learning_rate, so it takes no learning rate schedule: "
+      "leave it out."
+    )
+  rates = schedules.rates(schedule, float(given["learning_rate"]), settings.rounds)
+
+  def adjust(state: Any, rounds_done: int) -> tuple[Any, Record]:
+    rate = rates[rounds_done]
+    changed = process.set_hparams(state, {**given, "learning_rate": np.float32(rate)})
+    return changed, {"learning_rate": rate}
+
+  return adjust
 
 
 def _as_unbroken(record: Record, settings: Settings) -> Record:
-  """The record without the evaluation that only stopping at this round caused."""
-  if record["round"] % settings.eval_every == 0 or record["round"] == settings.rounds:
-    return record
-  extra = ("test_", "evaluation_")
+  """The record without the evaluations that only ending at this round caused."""
+  extra: tuple[str, ...] = ()
+  if record["round"] % settings.eval_every:
+    extra += ("test_", "evaluation_")
+  if record["round"] % settings.eval_clients_every:
+    extra += ("client_", "held_out_")
   return {name: v for name, v in record.items() if not name.startswith(extra)}
 
 
@@ -209,7 +329,31 @@ def _test_metrics(
   if is_last or done % settings.eval_every == 0:
     start = time.perf_counter()
     values = evaluate(process.get_model_weights(state).trainable)
+    if settings.stop is not None and settings.stop.metric not in values:
+      raise InputError(
+        f"The run is to stop by {settings.stop.metric}, but evaluation gives "
+        f"{', '.join(values)}: choose one of them."
+      )
     record = {f"test_{name}": value for name, value in values.items()}
     record["evaluation_seconds"] = time.perf_counter() - start
     return record
   return {}
+
+
+def _client_metrics(
+  evaluate_clients: EvaluateClients,
+  weights: Weights,
+  clients: ClientDirectory,
+  settings: Settings,
+) -> Record:
+  start = time.perf_counter()
+  split = len(clients), settings.held_out_clients, settings.seed
+  groups = {"client": cohorts.training_clients(*split)}
+  if settings.held_out_clients:
+    groups["held_out"] = cohorts.held_out_clients(*split)
+  record: Record = {}
+  for group, places in groups.items():
+    values = evaluate_clients(weights, clients, [clients.ids[p] for p in places])
+    record.update(client_evaluation.record(group, values))
+  record["client_evaluation_seconds"] = time.perf_counter() - start
+  return record

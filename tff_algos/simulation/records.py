@@ -110,7 +110,8 @@ def summarize(
   Returns:
     Best and final value with their rounds, rounds to the target, median seconds of a
     round (the first, which traces, apart), bytes down and up over all clients and
-    rounds, in all and by part.
+    rounds, in all and by part; clients whose results were not finite, and, where that
+    was recorded, who dropped out or were late.
   """
   measured = [r for r in records if r.get(metric) is not None]
   seconds = [r["seconds"] for r in records]
@@ -132,6 +133,10 @@ def summarize(
     "bytes_by_part": bytes_by_part(records),
     "clients_dropped": sum(r["num_dropped"] for r in records),
   }
+  for kind in ("dropped_out", "late"):
+    counts = [r[f"num_{kind}"] for r in records if f"num_{kind}" in r]
+    if counts:
+      summary[f"clients_{kind}"] = sum(counts)
   if target is not None:
     summary[f"target_{name}"] = target
     summary["rounds_to_target"] = rounds_to_target(records, metric, target)

@@ -1,0 +1,114 @@
+"""What a training run leaves when it ends: summary, pictures, the last lines."""
+
+from __future__ import annotations
+
+import math
+import resource
+from collections.abc import Mapping
+from typing import Any
+
+from experiments.config import Config
+from experiments.preparation import Prepared
+from experiments.run_folder import reading
+from experiments.run_folder.folder import RunFolder
+from tff_algos.privacy import accounting
+from tff_algos.runtimes import runtime as runtimes
+from tff_algos.simulation import client_evaluation, cohorts, loop, records
+
+
+def finish(
+  prepared: Prepared, result: loop.Result, runtime: runtimes.Runtime, *, quiet: bool
+) -> dict[str, Any]:
+  """Writes summary.json and the pictures, and prints the summary, in one line if quiet.
+
+  Returns:
+    What summary.json holds.
+  """
+  config, folder = prepared.config, RunFolder(prepared.config.run_dir)
+  summary = records.summarize(
+    result.records, metric="test_accuracy", target=config.target_accuracy
+  )
+  summary["stopped_early"] = result.ended_by == "stopped"
+  summary["ended_by"] = result.ended_by
+  if config.eval_clients_every and result.records:
+    # The last round's are always there.
+    last = client_evaluation.accuracies(result.records[-1])
+    summary["final_client_accuracies"] = last
+  if prepared.process.privacy is not None:
+    mechanism = prepared.process.privacy
+    summary["privacy"] = _privacy(prepared, mechanism, len(result.records))
+  summary["peak_memory_bytes"] = _peak_memory() + runtime.worker_peak_memory()
+  records.write_json(folder.file(records.SUMMARY), summary)
+  note = f" ({prepared.loaded.note})" if prepared.loaded.note else ""
+  title = f"{config.algorithm} on {config.task}{note}"
+  records.draw_traffic(result.records, folder.file("traffic.png"), title=title)
+  records.draw_accuracy(
+    result.records,
+    folder.file("accuracy.png"),
+    title=title,
+    target=config.target_accuracy,
+  )
+  line = _summary_line(summary, config)
+  if quiet:
+    print(f"{line}; {_where(summary, config)}")
+    return summary
+  _print_end(result, config)
+  print(line)
+  if "privacy" in summary:
+    print(reading.privacy_line(summary["privacy"]))
+  if summary["stopped_early"]:
+    print(_where(summary, config))
+  return summary
+
+
+def _privacy(
+  prepared: Prepared, mechanism: accounting.GaussianMechanism, rounds: int
+) -> dict[str, Any]:
+  """What holds for the examples of the client that took part most often."""
+  settings, num_clients = prepared.settings, len(prepared.loaded.clients)
+  attendances = (settings.attendance(num_clients, done) for done in range(rounds))
+  # What comes too late has been uploaded too.
+  most = cohorts.most_participations([*a.taking_part, *a.late] for a in attendances)
+  epsilon = mechanism.epsilon(most)
+  return {
+    "epsilon": epsilon if math.isfinite(epsilon) else None,
+    "delta": mechanism.delta,
+    "most_participations": most,
+  }
+
+
+def _peak_memory() -> int:
+  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _print_end(result: loop.Result, config: Config) -> None:
+  """Says what of the run's settings has ended it before its last round."""
+  rule = config.stop_rule()
+  if rule is None or result.ended_by not in ("target", "patience"):
+    return
+  if result.ended_by == "target":
+    why = f"test {rule.metric} has reached {rule.target:g}"
+  else:
+    why = f"test {rule.metric} has got no better in {rule.patience} evaluations"
+  print(f"at its end after round {len(result.records)} of {config.rounds}: {why}")
+
+
+def _summary_line(summary: Mapping[str, Any], config: Config) -> str:
+  if summary["best_accuracy"] is None:
+    return f"{summary['rounds']} rounds done"
+  best, final = (100 * summary[f"{name}_accuracy"] for name in ("best", "final"))
+  line = (
+    f"{summary['rounds']} rounds: best test accuracy {best:.2f} % (round "
+    f"{summary['best_accuracy_round']}), final {final:.2f} %"
+  )
+  if config.target_accuracy is not None:
+    reached = summary["rounds_to_target"]
+    when = f"in round {reached}" if reached else "not reached"
+    line += f", {100 * config.target_accuracy:g} % {when}"
+  return line
+
+
+def _where(summary: Mapping[str, Any], config: Config) -> str:
+  if summary["stopped_early"]:
+    return f"stopped early; go on with --run_dir={config.run_dir} --resume"
+  return f"results in {config.run_dir}"

@@ -1,0 +1,126 @@
+"""train.py with an algorithm that is written outside this repository."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import pytest
+from programs import ROOT
+from training import (
+  assert_refused,
+  at_round,
+  metrics,
+  place,
+  read_json,
+  tree,
+  without_seconds,
+)
+
+_PAGE = (ROOT / "docs/python.md").read_text(encoding="utf-8")
+[_CODE] = re.findall(r"^```python\n(.*?)^```$", _PAGE, re.MULTILINE | re.DOTALL)
+_TASK = ("--task=own_tasks:good", "--rounds=4", "--epochs=2", "--seed=5")
+_STOP = "os.kill(os.getpid(), signal.SIGTERM)"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> pathlib.Path:
+  """Where one is, with the file of docs/python.md in it."""
+  folder = tmp_path_factory.mktemp("own")
+  (folder / "my_algorithms.py").write_text(_CODE)
+  return folder
+
+
+@pytest.fixture(scope="module")
+def unbroken(run_forked, folder) -> pathlib.Path:
+  run_dir, where = place(folder, "unbroken")
+  flags = ["--algorithm=my_algorithms:build_fed_avg_m", "--fed_avg_m_server_momentum=0.5"]
+  done = run_forked(*flags, *_TASK, *where, cwd=folder)
+  assert (done.status, done.err) == (0, "")
+  assert done.out.startswith("my_algorithms:build_fed_avg_m on own_tasks:good")
+  return run_dir
+
+
+def test_run_leaves_what_every_run_does(unbroken):
+  there = tree(unbroken)
+  assert {"accuracy.png", "traffic.png", "partition.png", "metrics.csv"} <= there
+  config = read_json(unbroken / "config.json")
+  assert config["flags"]["algorithm"] == "my_algorithms:build_fed_avg_m"
+  assert config["flags"]["hparams"] == {"epochs": 2, "server_momentum": 0.5}
+  assert config["hparams"]["server_momentum"] == 0.5
+  assert list(config["algorithm"]) == ["my_algorithms"]
+  assert re.fullmatch("[0-9a-f]{64}", config["algorithm"]["my_algorithms"])
+  # As task's and not the class's default.
+  assert config["hparams"]["batch_size"] == 5
+
+
+def test_its_row_is_the_same_algorithm(run_forked, folder, unbroken):
+  """The row's name begins its flags."""
+  run_dir, where = place(folder, "row")
+  flags = ["--algorithm=my_algorithms:ALGORITHMS", "--fedavgm_server_momentum=0.5"]
+  done = run_forked(*flags, *_TASK, *where, cwd=folder)
+  assert (done.status, done.err) == (0, "")
+  assert without_seconds(metrics(run_dir)) == without_seconds(metrics(unbroken))
+
+
+def test_stopped_and_resumed_by_its_folder_alone_it_is_the_unbroken_run(
+  run_forked, folder, unbroken
+):
+  run_dir, where = place(folder, "stopped")
+  flags = ["--algorithm=my_algorithms:build_fed_avg_m", "--fed_avg_m_server_momentum=0.5"]
+  done = run_forked(*flags, *_TASK, *where, cwd=folder, before=at_round(1, _STOP))
+  assert done.status == 75
+  assert len(metrics(run_dir)) == 2
+  done = run_forked(f"--run_dir={run_dir}", "--resume", cwd=folder)
+  assert (done.status, done.err) == (0, "")
+  assert without_seconds(metrics(run_dir)) == without_seconds(metrics(unbroken))
+
+
+def test_resuming_with_another_source_is_refused(run_forked, unbroken, tmp_path):
+  (tmp_path / "my_algorithms.py").write_text(_CODE + "\n# A remark is a change too.\n")
+  flags = [f"--run_dir={unbroken}", "--rounds=5", "--resume"]
+  before = tree(unbroken)
+  done = run_forked(*flags, cwd=tmp_path)
+  assert_refused(done, "my_algorithms='", str(unbroken))
+  assert tree(unbroken) == before
+  (tmp_path / "my_algorithms.py").unlink()
+  done = run_forked(*flags, cwd=tmp_path)
+  assert_refused(done, "there is no module 'my_algorithms'")
+
+
+def test_help_shows_its_flags(run_forked, folder):
+  done = run_forked("--algorithm=my_algorithms:build_fed_avg_m", "--help", cwd=folder)
+  assert (done.status, done.err) == (0, "")
+  assert "--fed_avg_m_server_momentum:" in done.out
+  assert "Range: >= 0 and <= 0.999" in " ".join(done.out.split())
+
+
+def test_a_report_shows_it(fork_program, folder, unbroken):
+  flags = [f"--runs={unbroken}", f"--out={folder / 'report.html'}"]
+  done = fork_program("report.py", *flags, cwd=folder)
+  assert done.status == 0, done.err
+  assert "my_algorithms:build_fed_avg_m" in (folder / "report.html").read_text()
+
+
+def test_a_choice_is_a_flag_without_a_value(run_forked, tmp_path):
+  run_dir, where = place(tmp_path)
+  flags = ["--algorithm=own_algorithms:good", "--task=own_tasks:good", *where]
+  done = run_forked(*flags, "--good_is_doubled", "--rounds=1", cwd=tmp_path)
+  assert (done.status, done.err) == (0, "")
+  assert read_json(run_dir / "config.json")["hparams"]["is_doubled"] is True
+
+
+_MISTAKES = {
+  "no such module": ("no_such_module:x", ["there is no module 'no_such_module'"]),
+  "a flag that is there": ("own_algorithms:same_flag", ["--worker_key", "rename"]),
+  "no process": ("own_algorithms:build_nothing", ["nothing", "StatefulProcess"]),
+}
+
+
+@pytest.mark.parametrize("kind", _MISTAKES)
+def test_what_is_no_algorithm_is_refused(run_forked, tmp_path, kind):
+  name, words = _MISTAKES[kind]
+  run_dir, where = place(tmp_path)
+  flags = [f"--algorithm={name}", "--task=own_tasks:good", *where]
+  assert_refused(run_forked(*flags, cwd=tmp_path), *words)
+  assert not run_dir.exists()

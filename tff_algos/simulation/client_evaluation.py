@@ -1,0 +1,226 @@
+"""Evaluation of a model on each client's own examples, also after a few local steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from tff_algos import client_data
+from tff_algos.client_data import ClientDirectory, Examples
+from tff_algos.client_work import gradients, local_training, tree_math
+from tff_algos.errors import InputError
+from tff_algos.models.functional import Model, Weights
+from tff_algos.simulation import evaluation, seeds
+
+_BATCH = 500
+
+# Name to one number of each client, in the order that was asked for.
+ClientValues = OrderedDict[str, NDArray[Any]]
+EvaluateClients = Callable[[Weights, ClientDirectory, Sequence[str]], ClientValues]
+
+
+@dataclasses.dataclass(frozen=True)
+class Personalization:
+  """Steps of plain SGD that each client takes from the global model, for itself.
+
+  Its examples are shuffled by a seed of its own; the first half, rounded down, is for the
+  steps, the others are evaluated. A client with one example takes no step.
+
+  Attributes:
+    steps: How many, >= 1; the half is gone through again and again in its order.
+    learning_rate: > 0.
+    batch_size: Examples of a step, at most all of the half; None: all of it.
+    seed: >= 0, of the shuffles and the model's random layers.
+  """
+
+  steps: int
+  learning_rate: float
+  batch_size: Optional[int] = None
+  seed: int = 0
+
+  def __post_init__(self) -> None:
+    for name, low in (("steps", 1), ("batch_size", 1), ("seed", 0)):
+      value = getattr(self, name)
+      if value is not None and value < low:
+        raise InputError(f"{name} must be at least {low}; found {value}.")
+    if not 0 < self.learning_rate < float("inf"):
+      raise InputError(f"learning_rate must be > 0; found {self.learning_rate}.")
+
+
+def build_client_evaluation(
+  model: Model, personalization: Optional[Personalization] = None
+) -> EvaluateClients:
+  """Makes a function that evaluates weights on some clients' own examples.
+
+  Args:
+    model: The model, at work in inference mode but for the steps of `personalization`.
+    personalization: If given, evaluation is of the half of a client's examples that is
+      not for its steps, and there are values of the global model and of its own.
+
+  Returns:
+    `(weights, clients, ids) -> values`, each an array (len(ids),): `loss` in nats and the
+    model's metrics, means over a client's examples, NaN where a metric counts none of
+    them; `num_examples`, how many these were; and, with `personalization`,
+    `personalized_loss` and so on, after its steps.
+  """
+  specs = tuple(tf.TensorSpec(w.shape, tf.float32) for w in model.initial_weights)
+
+  @tf.function(
+    input_signature=[specs, tf.TensorSpec([], tf.string), tf.TensorSpec([2], tf.int32)],
+    autograph=False,
+  )
+  def totals(weights, path, seed):
+    examples = client_data.read(path, model.example_spec)
+    if personalization is None:
+      return _totals(model, weights, examples)
+    n = tf.shape(examples.y)[0]
+    order = local_training.batch_order(seed, n, 1)[0]
+    for_steps, others = _rows(examples, order[: n // 2]), _rows(examples, order[n // 2 :])
+    own = _personalize(model, weights, for_steps, personalization, seed)
+    found = _totals(model, weights, others)
+    for name, value in _totals(model, own, others).items():
+      if name != "num_examples":
+        found[f"personalized_{name}"] = value
+    return found
+
+  totals.get_concrete_function()  # Traced before several threads ask for it.
+
+  def evaluate(
+    weights: Weights, clients: ClientDirectory, ids: Sequence[str]
+  ) -> ClientValues:
+    tensors = tuple(tf.constant(w) for w in weights)
+
+    def totals_of(client: str) -> dict[str, NDArray[np.float64]]:
+      seed = personalization.seed if personalization else 0
+      words = seeds.sequence(seed, "personalization", clients.place(client))
+      key = words.generate_state(2, np.uint32).view(np.int32)
+      parts = totals(tensors, clients.path(client), key)
+      return {name: value.numpy() for name, value in parts.items()}
+
+    # Operations may have one core each: clients use the others.
+    with futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+      found = list(pool.map(totals_of, ids))
+    names = _names(model, personalization)
+    pairs = {name: np.array([f[name] for f in found]).reshape(-1, 2) for name in names}
+    counts = pairs.pop("num_examples")[:, 0].astype(np.int64)
+    with np.errstate(invalid="ignore"):
+      values = OrderedDict((name, t[:, 0] / t[:, 1]) for name, t in pairs.items())
+    return OrderedDict(values, num_examples=counts)
+
+  return evaluate
+
+
+_SPREAD = ("p10", "p50", "p90", "worst")
+
+
+def columns(*, is_personalized: bool, has_held_out: bool) -> list[str]:
+  """What rounds' records have of clients' accuracies."""
+  names = ["accuracy", *(["personalized_accuracy"] if is_personalized else [])]
+  groups = ["client", *(["held_out"] if has_held_out else [])]
+  found = [f"{g}_{name}_{part}" for g in groups for name in names for part in _SPREAD]
+  return [*found, "client_evaluation_seconds"]
+
+
+def record(group: str, values: ClientValues) -> dict[str, float]:
+  """The `spread` of accuracies for a round's record.
+
+  Args:
+    group: What names begin with, "client" or "held_out".
+    values: What `build_client_evaluation`'s function gives.
+  """
+  return {
+    f"{group}_{name}_{part}": value
+    for name in ("accuracy", "personalized_accuracy")
+    if name in values
+    for part, value in spread(values[name]).items()
+  }
+
+
+def accuracies(record: Mapping[str, Any]) -> dict[str, float]:
+  """What `record` has put into a round's record."""
+  return {
+    name: value
+    for name, value in record.items()
+    if name.startswith(("client_", "held_out_")) and not name.endswith("seconds")
+  }
+
+
+def spread(values: NDArray[Any]) -> dict[str, float]:
+  """How a measure of which more is better differs between clients.
+
+  Args:
+    values: One for each client; NaN for those that have none.
+
+  Returns:
+    `p10`, `p50`, `p90`, the percentiles over clients, which all count the same, linear
+    between two; and `worst`, the least. NaN where no client has a value.
+  """
+  known = values[~np.isnan(values)]
+  if not len(known):
+    return dict.fromkeys(_SPREAD, float("nan"))
+  low, middle, high = np.percentile(known, (10, 50, 90)).tolist()
+  return dict(p10=low, p50=middle, p90=high, worst=float(known.min()))
+
+
+def _names(model: Model, personalization: Optional[Personalization]) -> list[str]:
+  names = ["loss", *model.metrics]
+  if personalization is not None:
+    names += [f"personalized_{name}" for name in names]
+  return [*names, "num_examples"]
+
+
+def _rows(examples: Examples, rows: tf.Tensor) -> Examples:
+  return Examples(tf.gather(examples.x, rows), tf.gather(examples.y, rows))
+
+
+def _totals(model: Model, weights: Weights, examples: Examples) -> dict[str, tf.Tensor]:
+  """Name to float64 (2,), total and count over the examples."""
+
+  def add_batch(start, sums):
+    x, y = (part[start : start + _BATCH] for part in examples)
+    found = evaluation.batch_totals(model, weights, x, y)
+    return start + _BATCH, {name: sums[name] + found[name] for name in sums}
+
+  n = tf.shape(examples.y)[0]
+  zeros = {name: tf.zeros([2], tf.float64) for name in ("loss", *model.metrics)}
+  _, sums = tf.while_loop(
+    lambda start, _: start < n, add_batch, (0, zeros), parallel_iterations=1
+  )
+  count = tf.cast(n, tf.float64)
+  return {**sums, "num_examples": tf.stack([count, count])}
+
+
+def _personalize(
+  model: Model,
+  weights: Weights,
+  examples: Examples,
+  personalization: Personalization,
+  seed: tf.Tensor,
+) -> Weights:
+  """The weights after the steps; as they are where there is no example for them."""
+  n, size = tf.shape(examples.y)[0], personalization.batch_size
+  size = n if size is None else tf.minimum(size, n)
+
+  def step(number, weights):
+    batch = _rows(examples, (number * size + tf.range(size)) % n)
+    key = tf.random.experimental.stateless_fold_in(seed, number)
+    way, _ = gradients.batch_gradient(
+      model, weights, batch.x, batch.y, key, scale=-personalization.learning_rate
+    )
+    return number + 1, tree_math.add(weights, way)
+
+  _, weights = tf.while_loop(
+    lambda number, _: (number < personalization.steps) & (n > 0),
+    step,
+    (0, tuple(weights)),
+    parallel_iterations=1,
+  )
+  return weights

@@ -1,0 +1,96 @@
+"""Learning rates that change from round to round: factors of the rate that was given.
+
+A schedule is a pure function of the number of rounds done, `(rounds_done) -> factor`, by
+which a round's `learning_rate` is multiplied; any such function will do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from tff_algos import spellings
+from tff_algos.errors import InputError
+
+Schedule = Callable[[int], float]
+
+
+def exponential(*, decay: float) -> Schedule:
+  """decay^t, t = 0, 1, ..., with 0 < decay."""
+  _check("exponential", "decay", decay, 0 < decay < math.inf, "> 0")
+  return lambda rounds_done: decay**rounds_done
+
+
+def step(*, every: int, factor: float) -> Schedule:
+  """factor^floor(t / every), with 0 < factor and 1 <= every."""
+  _check("step", "every", every, every >= 1, "at least 1")
+  _check("step", "factor", factor, 0 < factor < math.inf, "> 0")
+  return lambda rounds_done: factor ** (rounds_done // every)
+
+
+def cosine(*, rounds: int, final: float = 0.0) -> Schedule:
+  """final + (1 - final) (1 + cos(pi t / rounds)) / 2, and `final` from t = rounds on.
+
+  Args:
+    rounds: >= 1.
+    final: 0..1.
+  """
+  _check("cosine", "rounds", rounds, rounds >= 1, "at least 1")
+  _check("cosine", "final", final, 0 <= final <= 1, "in 0..1")
+
+  def factor(rounds_done: int) -> float:
+    share = min(rounds_done, rounds) / rounds
+    return final + (1 - final) * (1 + math.cos(math.pi * share)) / 2
+
+  return factor
+
+
+SCHEDULES: Mapping[str, Callable[..., Schedule]] = {
+  "exponential": exponential,
+  "step": step,
+  "cosine": cosine,
+}
+
+
+def parse(spec: str) -> Schedule:
+  """A schedule by its name, as in "step:every=50,factor=0.1".
+
+  Raises:
+    InputError: There is none of this name, or a parameter is wrong.
+  """
+  name, parameters = spellings.parse(spec, "learning rate schedule", SCHEDULES)
+  return SCHEDULES[name](**parameters)
+
+
+def rates(schedule: Schedule, learning_rate: float, rounds: int) -> Sequence[float]:
+  """The learning rate of each round, as the float32 that is used.
+
+  Args:
+    schedule: The schedule.
+    learning_rate: What it multiplies.
+    rounds: How many rounds.
+
+  Raises:
+    InputError: A rate is not a number above 0.
+  """
+  found: list[float] = []
+  for done in range(rounds):
+    with np.errstate(over="ignore"):
+      rate = float(np.float32(np.float32(learning_rate) * schedule(done)))
+    if not 0 < rate < math.inf:
+      raise InputError(
+        f"The learning rate schedule gives round {done + 1} of {rounds} a learning rate "
+        f"of {rate:g}, which must be > 0: choose another schedule, or fewer rounds."
+      )
+    found.append(rate)
+  return found
+
+
+def _check(name: str, parameter: str, value: float, fits: bool, said: str) -> None:
+  if not fits:
+    raise InputError(
+      f"learning rate schedule {name}: {parameter} must be {said} but is {value:g}: "
+      "correct it."
+    )

@@ -1,0 +1,71 @@
+"""When a run is at its end before its last round, by what evaluations gave."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+from tff_algos.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class StopRule:
+  """Ends a run where a test metric reaches a target, or gets no better any more.
+
+  Attributes:
+    metric: What `evaluate` calls it. Of "loss" less is better, of all others, such as
+      "accuracy", more.
+    target: The run ends after the first evaluation that is as good; None: there is none.
+    patience: The run ends after so many evaluations in a row of which none was better
+      than all before them, >= 1; None: there is none. NaN is never better.
+  """
+
+  metric: str = "accuracy"
+  target: Optional[float] = None
+  patience: Optional[int] = None
+
+  def __post_init__(self) -> None:
+    if self.target is not None and not math.isfinite(self.target):
+      raise InputError(
+        f"The target of {self.metric} must be finite; found {self.target}."
+      )
+    if self.patience is not None and self.patience < 1:
+      raise InputError(f"patience must be at least 1; found {self.patience}.")
+
+  def reason(self, records: Sequence[Mapping[str, Any]]) -> Optional[str]:
+    """Why a run of these rounds is at its end.
+
+    Args:
+      records: One for each round; rounds without an evaluation count for nothing.
+
+    Returns:
+      "target", "patience", or None where it goes on.
+    """
+    sign = -1.0 if self.metric == "loss" else 1.0
+    values = [record.get(f"test_{self.metric}") for record in records]
+    best, waited = -math.inf, 0
+    for value in (sign * v for v in values if v is not None):
+      best, waited = (value, 0) if value > best else (best, waited + 1)
+      if self.target is not None and best >= sign * self.target:
+        return "target"
+      if waited == self.patience:
+        return "patience"
+    return None
+
+
+def parse(spec: str) -> tuple[str, float]:
+  """A metric and its target, as in "accuracy:0.95".
+
+  Raises:
+    InputError: It is not of this form.
+  """
+  metric, _, target = spec.partition(":")
+  try:
+    return metric.strip(), float(target)
+  except ValueError:
+    raise InputError(
+      f"stop_at must be a test metric and its target, as in accuracy:0.95; found "
+      f"{spec!r}."
+    ) from None
