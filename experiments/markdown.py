@@ -15,6 +15,8 @@ def table(
     lines: The cells of each line.
     right: Places of the columns that are set to the right, such as numbers.
   """
+  # A bar would end its cell, also within code.
+  head, *lines = ([cell.replace("|", "\\|") for cell in row] for row in (head, *lines))
   widths = [max(3, *map(len, column)) for column in zip(head, *lines)]
 
   def row(cells: Sequence[str]) -> str:

@@ -22,3 +22,7 @@ def test_numbers_are_set_to_the_right():
 
 def test_table_without_rows_is_its_head():
   assert markdown.table(["a", "b"], []) == "| a   | b   |\n| --- | --- |"
+
+
+def test_a_bar_does_not_end_its_cell():
+  assert markdown.table(["name"], [["a|b"]]) == "| name |\n| ---- |\n| a\\|b |"
