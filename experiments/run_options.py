@@ -23,8 +23,8 @@ def define() -> None:
   flags.DEFINE_integer(
     "patience",
     None,
-    "End it likewise after so many evaluations in a row without improvement, of "
-    "--stop_at's metric or of test accuracy.",
+    "End the run, with status 0, after so many evaluations in a row without improvement, "
+    "of --stop_at's metric or of test accuracy.",
     **place,
   )
   flags.DEFINE_integer(
@@ -44,8 +44,9 @@ def define() -> None:
   flags.DEFINE_integer(
     "personalize_steps",
     0,
-    "In these evaluations each client takes so many steps of SGD for itself on one half "
-    "of its examples, and the other half is evaluated before and after.",
+    "In the evaluations of --eval_clients_every each client takes so many steps of SGD "
+    "for itself on one half of its examples, and the other half is evaluated before and "
+    "after.",
     **place,
   )
   flags.DEFINE_string(

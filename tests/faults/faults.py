@@ -446,6 +446,34 @@ FAULTS = (
     "list(measured)",
     ("tests/simulation/test_records.py",),
   ),
+  Fault(
+    "availability: late results count",
+    f"{_SIMULATION}availability.py",
+    "[place for place in there if seconds[place] <= deadline]",
+    "there",
+    _of("simulation/test_availability.py", "late"),
+  ),
+  Fault(
+    "loop: a round has the learning rate of the one before",
+    f"{_SIMULATION}loop.py",
+    "rate = rates[rounds_done]",
+    "rate = rates[max(rounds_done - 1, 0)]",
+    _of("simulation/test_loop_options.py", "its_rate"),
+  ),
+  Fault(
+    "loop: an evaluation that was not planned ends a run",
+    f"{_SIMULATION}loop.py",
+    'planned = [r for r in records if r["round"] % settings.eval_every == 0]',
+    "planned = records",
+    _of("simulation/test_loop.py", "planned"),
+  ),
+  Fault(
+    "client evaluation: of the examples that the steps were on",
+    f"{_SIMULATION}client_evaluation.py",
+    "_rows(examples, order[n // 2 :])",
+    "_rows(examples, order[: n // 2])",
+    ("tests/simulation/test_client_evaluation.py",),
+  ),
   # Runs and tables.
   Fault(
     "run folder: hyper-parameters are not compared",
