@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.config import Config
+from experiments.export import keras_files
 from experiments.preparation import Prepared
 from experiments.run_folder import reading
 from experiments.run_folder.folder import RunFolder
@@ -37,6 +38,9 @@ def finish(
   if prepared.process.privacy is not None:
     mechanism = prepared.process.privacy
     summary["privacy"] = _privacy(prepared, mechanism, len(result.records))
+  weights = prepared.process.get_model_weights(result.state).trainable
+  best = result.best and result.best.weights
+  keras_files.keep(folder, prepared.loaded.model, weights, best)
   summary["peak_memory_bytes"] = _peak_memory() + runtime.worker_peak_memory()
   records.write_json(folder.file(records.SUMMARY), summary)
   note = f" ({prepared.loaded.note})" if prepared.loaded.note else ""

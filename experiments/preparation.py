@@ -83,9 +83,22 @@ def prepare(config: Config) -> Prepared:
   _check_schedule(settings, hparams)
   if config.num_clients is not None:
     _check_cohort(config, config.num_clients)
+  loaded = load(config)
+  _check_cohort(config, len(loaded.clients))
+  _check_metrics(config, loaded.model)
+  process = build(algorithm, loaded, hparams, settings)
+  return Prepared(config, loaded, hparams, process, settings, personalization)
+
+
+def load(config: Config) -> tasks_registry.LoadedTask:
+  """Loads the task of a run, its model and data.
+
+  Raises:
+    InputError: The data or the model cannot be used.
+  """
   try:
-    loaded = tasks_registry.load(
-      task,
+    return tasks_registry.load(
+      tasks_registry.get(config.task),
       data_dir=config.data_dir,
       cache_dir=os.path.expanduser(config.cache_dir),
       partition=config.partition,
@@ -95,10 +108,6 @@ def prepare(config: Config) -> Prepared:
     )
   except OSError as error:  # Of the user's files.
     raise InputError(f"{error.filename or config.task}: {error.strerror}.") from error
-  _check_cohort(config, len(loaded.clients))
-  _check_metrics(config, loaded.model)
-  process = build(algorithm, loaded, hparams, settings)
-  return Prepared(config, loaded, hparams, process, settings, personalization)
 
 
 def build(
@@ -195,27 +204,30 @@ def _check_metrics(config: Config, model: Model) -> None:
 
 
 class RunWeights(NamedTuple):
-  """The global model of a run's newest checkpoint.
+  """The global model of a run's newest checkpoint, or of its best round.
 
   Attributes:
     weights: Float32 arrays.
-    rounds: The number of rounds done.
+    rounds: The number of rounds done to it.
   """
 
   weights: tuple
   rounds: int
 
 
-def newest_weights(run_dir: str, manifest: dict[str, Any], model: Model) -> RunWeights:
+def newest_weights(
+  run_dir: str, manifest: dict[str, Any], model: Model, *, best: bool = False
+) -> RunWeights:
   """Reads the newest checkpoint of a run; a TFF context must be installed.
 
   Args:
     run_dir: The run's folder.
     manifest: What its config.json holds.
     model: The model of its task.
+    best: Whether to take the best round of the checkpoint's, not the last.
 
   Raises:
-    InputError: The folder holds no such run, or no checkpoint.
+    InputError: The folder holds no such run, no checkpoint, or none with a best round.
   """
   try:
     algorithm = algorithms_registry.get(manifest["flags"]["algorithm"])
@@ -236,5 +248,16 @@ def newest_weights(run_dir: str, manifest: dict[str, Any], model: Model) -> RunW
     )
   except (OSError, ValueError) as error:
     raise InputError(f"{run_dir}: {error}") from error
+  if best:
+    kept = restored.best
+    if kept is None or kept.weights is None:
+      raise InputError(
+        f"The checkpoint of {run_dir} does not hold the model of its best round: take "
+        "its last one, without --best."
+      )
+    # The last round may have been measured out of turn, for being the last.
+    last = restored.records[-1].get("test_accuracy")
+    if last is None or not last > kept.value:
+      return RunWeights(kept.weights, kept.round_num)
   weights = process.get_model_weights(restored.state).trainable
   return RunWeights(tuple(weights), restored.round_num)

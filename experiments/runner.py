@@ -10,6 +10,7 @@ from typing import Any, Optional
 
 from experiments import command_line, finishing
 from experiments.config import FREE_SETTINGS, Config
+from experiments.export import keras_files
 from experiments.preparation import CHECKPOINTS, Prepared, prepare
 from experiments.progress import Progress, stopping_on_signal
 from experiments.run_folder import reading
@@ -82,6 +83,7 @@ def run(
     folder.check(manifest, free=FREE_SETTINGS)
     _refuse_to_lose(folder, config, resume)
     folder.begin(manifest)
+    keras_files.remove(folder)
     runtime = stack.enter_context(
       runtimes.create_runtime(
         config.runtime,
@@ -242,6 +244,7 @@ def _train(
         prepared.settings,
         evaluate=evaluate,
         evaluate_clients=evaluate_clients,
+        keep_best="accuracy",
         resume=checkpoints.exists(folder.file(CHECKPOINTS)),
         on_start=on_start,
         before_round=watcher,

@@ -33,6 +33,11 @@ class GroupNorm(tf.keras.layers.GroupNormalization):
     x = (x - mean) * tf.math.rsqrt(variance + self.epsilon)
     return tf.reshape(x, [-1, height, width, channels]) * self.gamma + self.beta
 
+  def standard_layer(self, weights: list[Any]) -> tuple[tf.keras.layers.Layer, list[Any]]:
+    """Keras's layer, for `tff_algos.to_keras`."""
+    config = self.get_config()
+    return tf.keras.layers.GroupNormalization.from_config(config), weights
+
 
 def convolve(
   x: Any, channels: int, size: int = 3, strides: int = 1, use_bias: bool = True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
 _layers = tf.keras.layers
@@ -44,6 +46,10 @@ class BlockLSTM(tf.keras.layers.LSTM):
     ).h
     h = tf.ensure_shape(h, [inputs.shape[1], None, self.units])
     return tf.transpose(h, [1, 0, 2]) if self.return_sequences else h[-1]
+
+  def standard_layer(self, weights: list[Any]) -> tuple[tf.keras.layers.Layer, list[Any]]:
+    """Keras's layer, for `tff_algos.to_keras`."""
+    return tf.keras.layers.LSTM.from_config(self.get_config()), weights
 
 
 def _reorder_gates(weights: tf.Tensor) -> tf.Tensor:

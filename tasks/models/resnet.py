@@ -52,6 +52,10 @@ class Shift(tf.keras.layers.Layer):
     """Gives the shape of `inputs`."""
     return inputs + self.bias
 
+  def standard_layer(self, weights: list[Any]) -> tuple[tf.keras.layers.Layer, list[Any]]:
+    """Its number as a constant, for `tff_algos.to_keras`: Keras has no layer for it."""
+    return _layers.Rescaling(1.0, float(weights[0][0]), name=self.name), []
+
 
 class Multiply(tf.keras.layers.Layer):
   """Multiplies all inputs by one number, at first 1."""
@@ -65,6 +69,10 @@ class Multiply(tf.keras.layers.Layer):
   def call(self, inputs: tf.Tensor) -> tf.Tensor:
     """Gives the shape of `inputs`."""
     return inputs * self.scale
+
+  def standard_layer(self, weights: list[Any]) -> tuple[tf.keras.layers.Layer, list[Any]]:
+    """As that of `Shift`."""
+    return _layers.Rescaling(float(weights[0][0]), name=self.name), []
 
 
 def resnet9(

@@ -49,6 +49,19 @@ class Tokens(tf.keras.layers.Layer):
     first = tf.repeat(self.class_token, tf.shape(inputs)[0], axis=0)
     return tf.concat([first, inputs], axis=1) + self.positions
 
+  def standard_layer(self, weights: list[Any]) -> tuple[tf.keras.layers.Layer, list[Any]]:
+    """Both arrays as constants, for `tff_algos.to_keras`: Keras has no layer for them.
+
+    A token of zeros is put in front, and the mean that is taken from all tokens is what
+    is to be added.
+    """
+    class_token, positions = (weight[0] for weight in weights)
+    added = positions.copy()
+    added[:1] += class_token
+    layers = [_layers.ZeroPadding1D((1, 0)), _layers.Normalization(axis=(1, 2))]
+    network = tf.keras.Sequential(layers, name=self.name)
+    return network, [-added, np.ones_like(added), np.int64(0)]
+
 
 def pretrained(
   shape: tuple[int, ...], num_classes: int, path: Optional[str] = None
@@ -130,19 +143,22 @@ def _encoder_block(x: Any, arrays: Mapping[str, np.ndarray], name: str) -> Any:
 def _attend(x: Any, arrays: Mapping[str, np.ndarray], name: str) -> Any:
   """Self-attention, (B, tokens, width) to the same."""
   width, heads, size = arrays[f"{name}/query/kernel"].shape
+  # Not by tf.einsum, with which Keras cannot read the model again.
   query, key, value = (
-    _layers.EinsumDense(
-      "btw,whs->bths",
-      (None, heads, size),
-      bias_axes="hs",
-      **_weights(arrays, f"{name}/{part}"),
-    )(x)
+    _layers.Permute((2, 1, 3))(
+      _layers.EinsumDense(
+        "btw,whs->bths",
+        (None, heads, size),
+        bias_axes="hs",
+        **_weights(arrays, f"{name}/{part}"),
+      )(x)
+    )
     for part in ("query", "key", "value")
   )
-  scores = tf.einsum("bqhs,bkhs->bhqk", query, key) / math.sqrt(size)
-  mixed = tf.einsum("bhqk,bkhs->bqhs", tf.nn.softmax(scores), value)
+  scores = tf.matmul(query, key, transpose_b=True) / math.sqrt(size)
+  mixed = tf.matmul(tf.nn.softmax(scores), value)
   return _layers.EinsumDense(
-    "bths,hsw->btw", (None, width), bias_axes="w", **_weights(arrays, f"{name}/out")
+    "bhts,hsw->btw", (None, width), bias_axes="w", **_weights(arrays, f"{name}/out")
   )(mixed)
 
 

@@ -67,6 +67,11 @@ own_loss = good._replace(
     loss=lambda y, logits: tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits),
   )
 )
+own_preprocess = good._replace(
+  make_model=lambda keras_model, spec: keras.from_keras(
+    keras_model, spec, preprocess=lambda x: 2 * x
+  )
+)
 no_hparam = good._replace(hparams=dict(epochs=0))
 
 

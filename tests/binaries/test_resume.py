@@ -10,12 +10,14 @@ import signal
 import textwrap
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 from programs import Done
 from training import (
   SMALL,
   assert_refused,
   at_round,
+  keras_weights,
   metrics,
   place,
   read_json,
@@ -88,11 +90,18 @@ def test_signal_stops_the_run_after_its_round_and_resume_goes_on(
   assert (summary["rounds"], summary["stopped_early"]) == (3, True)
   assert (run_dir / "accuracy.png").exists()
   assert f"--run_dir={run_dir} --resume" in out.splitlines()[-1]
+  stopped = keras_weights(run_dir / "model.keras")
 
   flags = [*SMALL, *where, f"--rounds={_ROUNDS}", "--resume"]
   done = run_forked(*flags, cwd=tmp_path)
   assert (done.status, done.err) == (0, "")
   _assert_same_rounds(run_dir, unbroken)
+  for name in ("model.keras", "best_model.keras"):
+    found, expected = (keras_weights(p / name) for p in (run_dir, unbroken.run_dir))
+    assert len(found) == 8
+    for key, array in expected.items():
+      np.testing.assert_array_equal(found[key], array)
+      assert (array != stopped[key]).any()  # It was written again.
   summary = read_json(run_dir / "summary.json")
   assert (summary["rounds"], summary["stopped_early"]) == (_ROUNDS, False)
   assert _rounds_of(_sessions(run_dir)) == [(1, 3), (4, _ROUNDS)]

@@ -78,9 +78,11 @@ def test_run_says_what_it_does(finished):
 def test_run_leaves_its_files_and_no_others(finished):
   assert sorted(os.listdir(finished.run_dir)) == [
     "accuracy.png",
+    "best_model.keras",
     "checkpoints",
     "config.json",
     "metrics.csv",
+    "model.keras",
     "partition.png",
     "summary.json",
     "tensorboard",

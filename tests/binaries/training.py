@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import pathlib
 import re
@@ -11,7 +12,10 @@ import subprocess
 import sys
 import textwrap
 import time
+import zipfile
 
+import h5py
+import numpy as np
 from programs import ROOT, Done, environment, processes_of
 
 # A small setting of the default task.
@@ -39,6 +43,21 @@ def without_seconds(lines: list[dict[str, str]]) -> list[dict[str, str]]:
 
 def read_json(path: pathlib.Path):
   return json.loads(path.read_text())
+
+
+def keras_weights(path: pathlib.Path) -> dict[str, np.ndarray]:
+  """The arrays of a Keras file, by their places in it."""
+  found = {}
+
+  def visit(name, item):
+    if isinstance(item, h5py.Dataset):
+      found[name] = item[()]
+
+  with zipfile.ZipFile(path) as archive:
+    content = io.BytesIO(archive.read("model.weights.h5"))
+  with h5py.File(content) as file:
+    file.visititems(visit)
+  return found
 
 
 def tree(folder: pathlib.Path) -> set[str]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tree
 
-from tff_algos.simulation import checkpoints
+from tff_algos.simulation import best_round, checkpoints
 from tff_algos.simulation.client_state_store import ClientStateStore
 
 
@@ -220,3 +220,27 @@ def test_records_come_back_exactly(tmp_path):
   checkpoints.save(str(tmp_path), _state(2), ClientStateStore(()), 2, records)
   found = checkpoints.restore(str(tmp_path), _state(0), ClientStateStore(())).records
   assert repr(found) == repr(records)
+
+
+# --- The best round -----------------------------------------------------------------
+
+
+def _save_with_best(folder, best):
+  store = ClientStateStore(())
+  checkpoints.save(str(folder), _state(2), store, 2, _records(2), best=best)
+  return checkpoints.restore(str(folder), _state(0), ClientStateStore(())).best
+
+
+def test_best_round_comes_back_exactly(tmp_path):
+  weights = (np.float32([[0.1, np.nan]]), np.float32([1e-30]))
+  best = best_round.Best(1, 0.1 + 0.2, weights)
+  found = _save_with_best(tmp_path, best)
+  assert found[:2] == best[:2]
+  for a, b in zip(found.weights, weights):
+    np.testing.assert_array_equal(a, b)
+    assert a.dtype == b.dtype
+
+
+@pytest.mark.parametrize("best", [None, best_round.Best(1, 0.5, None)])
+def test_best_round_without_weights_is_not_kept(tmp_path, best):
+  assert _save_with_best(tmp_path, best) is None

@@ -255,7 +255,7 @@ def test_saves_at_the_interval_and_at_the_end(
 ):
   saved, save = [], checkpoints.save
 
-  def note(folder, state, store, round_num, records):
+  def note(folder, state, store, round_num, records, **_):
     saved.append(round_num)
     save(folder, state, store, round_num, records)
 
@@ -404,6 +404,73 @@ def test_cut_short_client_file_stops_the_run(process_of, federation, tmp_path):
   settings = loop.Settings(rounds=1, clients_per_round=6)
   with pytest.raises(tf.errors.InvalidArgumentError, match="Not a client file"):
     loop.simulate(process_of("fedavg"), damaged, settings)
+
+
+# --- The best round -----------------------------------------------------------------
+
+# The test metric after each round of `_Notes`, whose state is the number of rounds.
+_VALUES = [np.nan, 0.25, 0.75, 0.5, 0.75, 0.875, 0.0]
+
+
+def _simulate_best(clients, folder=None, stop_after=99, **options):
+  """The best round, (round, value, state), of a process that does so many rounds."""
+  notes, run = _Notes(), dict(resume=False)
+  for name in ("resume", "keep_best"):
+    if name in options:
+      run[name] = options.pop(name)
+  if folder is not None:
+    options["checkpoint_folder"] = str(folder)
+  result = loop.simulate(
+    notes,
+    clients,
+    _settings(options.pop("rounds", 7), **options),
+    evaluate=lambda weights: {"score": _VALUES[weights[0] - 1]},
+    should_stop=lambda: len(notes.rounds) == stop_after,
+    **{"keep_best": "score", **run},
+  )
+  best = result.best
+  return best and (best.round_num, best.value, best.weights and best.weights[0])
+
+
+@pytest.mark.parametrize(
+  "options, expected",
+  [
+    (dict(rounds=1), None),  # Not a number.
+    (dict(rounds=2), (2, 0.25, 2)),
+    (dict(rounds=5), (3, 0.75, 3)),  # The first of two that are as good.
+    (dict(), (6, 0.875, 6)),
+    (dict(eval_every=3), (6, 0.875, 6)),
+    (dict(eval_every=2, rounds=5), (5, 0.75, 5)),  # The last is measured anyway.
+    (dict(keep_best=None), None),
+    (dict(keep_best="accuracy"), None),
+  ],
+)
+def test_best_round_is_that_of_the_records(federation, options, expected):
+  assert _simulate_best(federation.clients, **options) == expected
+
+
+@pytest.mark.parametrize("stop_after", range(1, 7))
+@pytest.mark.parametrize("eval_every", [1, 2, 4])
+def test_best_round_of_a_resumed_run_is_that_of_the_unbroken_one(
+  federation, tmp_path, stop_after, eval_every
+):
+  """Also where stopping had a round measured that is not measured otherwise."""
+  clients, options = federation.clients, dict(eval_every=eval_every)
+  unbroken = _simulate_best(clients, **options)
+  stopped = _simulate_best(clients, tmp_path, stop_after, **options)
+  measured = [t for t in range(1, stop_after) if t % eval_every == 0] + [stop_after]
+  finite = {t: _VALUES[t - 1] for t in measured if not np.isnan(_VALUES[t - 1])}
+  want = max(finite, key=finite.get, default=None)
+  assert stopped == (want and (want, finite[want], want))
+  assert _simulate_best(clients, tmp_path, resume=True, **options) == unbroken
+
+
+def test_best_round_of_a_checkpoint_that_kept_none_is_not_another(federation, tmp_path):
+  """As older versions wrote them: a worse round is not taken, a better one is."""
+  clients = federation.clients
+  _simulate_best(clients, tmp_path, 3, keep_best=None)
+  assert _simulate_best(clients, tmp_path, 2, resume=True) == (3, 0.75, None)
+  assert _simulate_best(clients, tmp_path, resume=True) == (6, 0.875, 6)
 
 
 # --- A real process: metrics, and a break makes no difference -----------------------

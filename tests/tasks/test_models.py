@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import subprocess
+import sys
+import textwrap
 
 import numpy as np
 import pytest
@@ -15,7 +18,7 @@ from tff_algos.client_data import Examples
 from tff_algos.client_work import local_training
 from tff_algos.client_work.local_sgd import LocalSgd
 from tff_algos.distributors.partial_broadcast import PartialBroadcast
-from tff_algos.models import functional, keras
+from tff_algos.models import functional, keras, to_keras
 
 _layers = tf.keras.layers
 
@@ -747,3 +750,58 @@ def test_lenet_augmented_shifts_and_mirrors_in_training_only():
     (shift,) = [k for k, crop in crops.items() if np.array_equal(crop, found)]
     shifts.add(shift)
   assert len(shifts) > 20 and {mirrored for _, _, mirrored in shifts} == {False, True}
+
+
+# --- Files that others open -------------------------------------------------------------
+
+# One of each layer of our own, and of those that Keras must read again in an own way.
+_PLAIN = {
+  "GroupNorm": (lambda: cnn.cnn10((32, 32, 3), 2, width=4), (32, 32, 3), tf.uint8),
+  "BlockLSTM": (lambda: lstm.har_lstm((12, 9), 6), (12, 9), tf.float32),
+  "Shift": (lambda: resnet.resnet9((32, 32, 3), 5, (2, 4, 4, 4)), (32, 32, 3), tf.uint8),
+  "Tokens": (lambda: vit.pretrained((16, 16, 3), 6), (16, 16, 3), tf.uint8),
+  "random": (lambda: cnn.lenet_augmented((32, 32, 3), 10), (32, 32, 3), tf.uint8),
+}
+
+_OPEN_ALONE = """
+  import sys
+
+  for name in ("tff_algos", "tasks", "experiments"):
+    sys.modules[name] = None  # Whoever imports it fails.
+  import numpy as np
+  import tensorflow as tf
+
+  for name in sys.argv[2:]:
+    keras_model = tf.keras.models.load_model(f"{sys.argv[1]}/{name}.keras")
+    inputs = np.load(f"{sys.argv[1]}/{name}.npy")
+    np.save(f"{sys.argv[1]}/{name}_found.npy", keras_model.predict(inputs, verbose=0))
+"""
+
+
+def test_networks_with_trained_weights_open_in_plain_keras(tmp_path):
+  """In a process that cannot import us, and on stored inputs."""
+  expected = {}
+  for name, (build, shape, dtype) in _PLAIN.items():
+    spec = functional.ExampleSpec(
+      tf.TensorSpec(shape, dtype), tf.TensorSpec([], tf.int32)
+    )
+    model = keras.from_keras(build(), spec)
+    draw = np.random.default_rng(3)
+    weights = [
+      w + 0.1 * draw.normal(size=w.shape).astype(np.float32)
+      for w in model.initial_weights
+    ]
+    inputs = draw.integers(0, 256, (4, *shape)).astype(dtype.as_numpy_dtype)
+    x = model.preprocess(tf.constant(inputs))
+    expected[name] = model.predict(weights, x, False, tf.constant([0, 0])).numpy()
+    assert np.ptp(expected[name], axis=0).max() > 1e-3
+    to_keras.to_keras(model, weights).save(tmp_path / f"{name}.keras")
+    np.save(tmp_path / f"{name}.npy", inputs)
+  command = [sys.executable, "-c", textwrap.dedent(_OPEN_ALONE), str(tmp_path), *_PLAIN]
+  done = subprocess.run(
+    command, capture_output=True, text=True, cwd=tmp_path, timeout=300
+  )
+  assert done.returncode == 0, done.stderr
+  for name, logits in expected.items():
+    found = np.load(tmp_path / f"{name}_found.npy")
+    np.testing.assert_allclose(found, logits, rtol=1e-4, atol=1e-5, err_msg=name)

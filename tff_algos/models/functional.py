@@ -105,6 +105,8 @@ class Model:
     preprocess: Stored batch -> float batch, applied after the batch is drawn.
     soft_targets: For algorithms that train on the model's own predictions; default:
       softmax and cross-entropy where `example_losses` is `sparse_cross_entropy`.
+    keras_source: For `to_keras`: what `from_keras` made the model of; None where it was
+      made otherwise.
   """
 
   initial_weights: Weights
@@ -117,6 +119,7 @@ class Model:
   )
   preprocess: Callable[[tf.Tensor], tf.Tensor] = scale_pictures
   soft_targets: Optional[SoftTargets] = None
+  keras_source: Any = None
 
   def __post_init__(self) -> None:
     if self.soft_targets is None and self.example_losses is sparse_cross_entropy:

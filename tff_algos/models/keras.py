@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from tff_algos.errors import InputError, InputWarning
 from tff_algos.models import functional
+from tff_algos.models.to_keras import KerasSource
 
 _STATEFUL = re.compile(r"(?!Stateless).*(Random|TruncatedNormal|Multinomial|PyFunc)")
 
@@ -61,7 +62,8 @@ def from_keras(
     example_spec: Shape and dtype of one stored example.
     loss: `(y, predictions) -> (B,)`.
     metrics: Name to a metric as `Model` takes them; default: accuracy.
-    preprocess: Stored batch -> float batch; default: uint8 pictures to 0..1.
+    preprocess: Stored batch -> float batch, a function or, so that `to_keras` can take
+      it along, a Keras layer; default: uint8 pictures to 0..1.
 
   Warns:
     InputWarning: The model ends in a softmax or sigmoid, and `loss` takes logits.
@@ -112,9 +114,8 @@ def from_keras(
       "in layer attributes."
     )
   trained = {v.ref() for v in trainable}
-  constants = _Constants(
-    {ref: tf.constant(ref.deref().numpy()) for ref in slots if ref not in trained}
-  )
+  held = {ref: tf.constant(ref.deref().numpy()) for ref in slots if ref not in trained}
+  constants = _Constants(held)
   # It decides how a BatchNormalization works, not only what is trained.
   flags = [(vars(layer), "_trainable", vars(layer)["_trainable"]) for layer in layers]
 
@@ -140,6 +141,7 @@ def from_keras(
     predict=predict,
     example_losses=loss,
     preprocess=preprocess,
+    keras_source=KerasSource(keras_model, trainable, held),
     **metric_options,
   )
   traced = _trace(model, keras_model.name)

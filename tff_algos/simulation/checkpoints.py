@@ -14,12 +14,15 @@ import shutil
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
-import tree
 
-from tff_algos.simulation.client_state_store import ClientStateStore, load_structure
+from tff_algos.models.functional import Model
+from tff_algos.simulation.array_files import load_structure, save_structure
+from tff_algos.simulation.best_round import Best
+from tff_algos.simulation.client_state_store import ClientStateStore
 
 _NAME = re.compile(r"round_(\d{7})$")
 _CLIENTS = "client_states"
+_SERVER, _BEST = "server.npz", "best.npz"
 
 
 class Restored(NamedTuple):
@@ -29,11 +32,13 @@ class Restored(NamedTuple):
     state: The server state.
     round_num: The number of rounds done.
     records: One dictionary for each of them.
+    best: The best of them; None where it was not kept.
   """
 
   state: Any
   round_num: int
   records: list[dict[str, Any]]
+  best: Optional[Best]
 
 
 def _newest(folder: str) -> Optional[str]:
@@ -52,6 +57,9 @@ def save(
   store: ClientStateStore,
   round_num: int,
   records: list[dict[str, Any]],
+  *,
+  model: Optional[Model] = None,
+  best: Optional[Best] = None,
 ) -> None:
   """Writes a checkpoint and removes the one before it.
 
@@ -61,6 +69,8 @@ def save(
     store: The client states.
     round_num: The number of rounds done.
     records: One dictionary for each of them, of what JSON can hold.
+    model: The model that is trained, whose weights' names the arrays have.
+    best: The best of the rounds, to be kept too.
   """
   os.makedirs(folder, exist_ok=True)
   name = f"round_{round_num:07d}"
@@ -70,9 +80,13 @@ def save(
   unfinished = os.path.join(folder, name + ".unfinished")
   shutil.rmtree(unfinished, ignore_errors=True)
   os.makedirs(unfinished)
-  np.savez(os.path.join(unfinished, "server.npz"), *tree.flatten(state))
+  save_structure(os.path.join(unfinished, _SERVER), state, model)
+  content = dict(round_num=round_num, records=records, client_files=files)
+  if best is not None and best.weights is not None:
+    save_structure(os.path.join(unfinished, _BEST), best.weights, model)
+    content["best"] = dict(round_num=best.round_num, value=best.value)
   with open(os.path.join(unfinished, "records.json"), "w") as f:
-    json.dump(dict(round_num=round_num, records=records, client_files=files), f)
+    json.dump(content, f)
   os.replace(unfinished, os.path.join(folder, name))
   _remove_all_but(folder, name, set(files.values()))
 
@@ -94,10 +108,15 @@ def restore(folder: str, like: Any, store: ClientStateStore) -> Restored:
     raise FileNotFoundError(f"There is no checkpoint in {folder} to go on from.")
   with open(os.path.join(folder, name, "records.json")) as f:
     content = json.load(f)
-  state = load_structure(os.path.join(folder, name, "server.npz"), like)
+  state = load_structure(os.path.join(folder, name, _SERVER), like)
   files = {int(place): file for place, file in content["client_files"].items()}
   store.restore(os.path.join(folder, _CLIENTS), files)
-  return Restored(state, content["round_num"], content["records"])
+  best = None
+  if "best" in content:
+    with np.load(os.path.join(folder, name, _BEST)) as file:
+      weights = tuple(file[array] for array in file.files)
+    best = Best(**content["best"], weights=weights)
+  return Restored(state, content["round_num"], content["records"], best)
 
 
 def _remove_all_but(folder: str, name: str, client_files: set[str]) -> None:

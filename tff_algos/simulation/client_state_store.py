@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Optional
 
-import numpy as np
 import tree
 
-from tff_algos.errors import InputError
+from tff_algos.models.functional import Model
+from tff_algos.simulation.array_files import load_structure, save_structure
 
 
 class ClientStateStore:
@@ -18,13 +18,14 @@ class ClientStateStore:
   Only clients that took part hold a state; the others have the initial one.
   """
 
-  def __init__(self, initial_state: Any):
+  def __init__(self, initial_state: Any, model: Optional[Model] = None):
     """Makes a store in which every client has the initial state.
 
     Args:
       initial_state: What `process.initialize_client()` returned.
+      model: The model that is trained, whose weights' names saved states have.
     """
-    self._initial = initial_state
+    self._initial, self._model = initial_state, model
     self._states: dict[int, Any] = {}
     self._saved: dict[int, str] = {}
 
@@ -54,7 +55,7 @@ class ClientStateStore:
     for place, state in self._states.items():
       if place not in self._saved:
         name = f"{place:07d}-{tag}.npz"
-        np.savez(os.path.join(folder, name), *tree.flatten(state))
+        save_structure(os.path.join(folder, name), state, self._model)
         self._saved[place] = name
     return dict(self._saved)
 
@@ -65,25 +66,3 @@ class ClientStateStore:
       place: load_structure(os.path.join(folder, name), self._initial)
       for place, name in files.items()
     }
-
-
-def load_structure(path: str, like: Any) -> Any:
-  """Reads leaves written by `np.savez(path, *tree.flatten(value))`.
-
-  Args:
-    path: The file.
-    like: A value of the same structure.
-
-  Raises:
-    InputError: The file holds other shapes or dtypes than `like`.
-  """
-  with np.load(path) as file:
-    leaves = [file[name] for name in file.files]
-  expected = tree.flatten(like)
-  found = [(v.dtype, v.shape) for v in leaves]
-  if found != [(np.asarray(v).dtype, np.shape(v)) for v in expected]:
-    raise InputError(
-      f"{path} holds other arrays than this run's model and algorithm have: it belongs "
-      "to another run."
-    )
-  return tree.unflatten_as(like, leaves)

@@ -14,6 +14,7 @@ from tff_algos.client_data import ClientDirectory, ClientInput
 from tff_algos.errors import InputError
 from tff_algos.models.functional import Weights
 from tff_algos.simulation import (
+  best_round,
   checkpoints,
   client_evaluation,
   cohorts,
@@ -114,12 +115,14 @@ class Result(NamedTuple):
     client_states: The store with the clients' last states.
     ended_by: "rounds", all are done; "target" or "patience", by the `StopRule`; or
       "stopped", by `should_stop`.
+    best: The model of the best round, as `keep_best` of `simulate` asks; else None.
   """
 
   state: Any
   records: list[Record]
   client_states: ClientStateStore
   ended_by: str
+  best: Optional[best_round.Best] = None
 
 
 def simulate(
@@ -129,6 +132,7 @@ def simulate(
   *,
   evaluate: Optional[Callable[[Weights], Mapping[str, float]]] = None,
   evaluate_clients: Optional[EvaluateClients] = None,
+  keep_best: Optional[str] = None,
   resume: bool = False,
   on_start: Callable[[list[Record]], None] = lambda records: None,
   before_round: Callable[[RoundStart], None] = lambda start: None,
@@ -148,6 +152,8 @@ def simulate(
     evaluate_clients: What `build_client_evaluation` gives. Records have the spread of
       accuracy over the clients that train (`client_accuracy_p10` and so on) and over
       those that never do (`held_out_accuracy_p10`).
+    keep_best: The test metric, such as "accuracy", of whose largest value the weights are
+      kept, in checkpoints too: of the first round that has it.
     resume: Whether to go on from the newest checkpoint.
     on_start: Called once with the records of the rounds done before.
     before_round: Called with what each round starts from; its time is not the round's.
@@ -167,14 +173,16 @@ def simulate(
   if labels is not None:
     clients.check_labels(labels)
   settings.attendance(len(clients), 0)
-  store = ClientStateStore(process.initialize_client())
+  store = ClientStateStore(process.initialize_client(), process.model)
   state = process.initialize()
   records: list[Record] = []
+  best = None
   folder = settings.checkpoint_folder
   if resume:
     if folder is None:
       raise InputError("To resume a run, say where its checkpoints are.")
-    state, _, records = checkpoints.restore(folder, state, store)
+    state, _, records, best = checkpoints.restore(folder, state, store)
+    best = best_round.of_checkpoint(best, records, keep_best, settings.eval_every)
     if _end(records, settings, stopping=False) is None:
       records = [_as_unbroken(record, settings) for record in records]
   elif folder is not None and checkpoints.exists(folder):
@@ -213,6 +221,8 @@ def simulate(
     if evaluate is not None:
       record.update(_test_metrics(evaluate, process, state, settings, done, is_last))
     records.append(record)
+    if done % settings.eval_every == 0:
+      best = best_round.better(best, record, keep_best, process, state)
     ended_by = _end(records, settings, stopping=stopping)
     if evaluate_clients is not None and (
       ended_by or done % settings.eval_clients_every == 0
@@ -222,8 +232,12 @@ def simulate(
     on_round(record)
     every = settings.checkpoint_every
     if folder and (ended_by or (every and done % every == 0)):
-      checkpoints.save(folder, state, store, done, records)
-  return Result(state, records, store, ended_by)
+      checkpoints.save(
+        folder, state, store, done, records, model=process.model, best=best
+      )
+  if records:
+    best = best_round.better(best, records[-1], keep_best, process, state)
+  return Result(state, records, store, ended_by, best)
 
 
 def _end(records: list[Record], settings: Settings, *, stopping: bool) -> Optional[str]:

@@ -1,0 +1,120 @@
+"""Takes the model of a run out of its folder, for export.py."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from typing import NamedTuple, Optional
+
+import numpy as np
+import tensorflow as tf
+
+from experiments import command_line
+from experiments.export import run_model
+from experiments.export.formats import FORMATS
+from tff_algos.errors import InputError
+
+#: The most that a prediction may differ, as a part of the largest logit, or of 1.
+TOLERANCE = 1e-4
+
+_NUM_INPUTS = 4
+
+
+class Request(NamedTuple):
+  """What the flags ask for.
+
+  Attributes:
+    run: The folder of a run.
+    format: A name of `FORMATS`.
+    out: The file or folder to write.
+    best: Whether to take the best round's model, not the last.
+    data_dir: Where the data are, if they are needed; None: where they were.
+    cache_dir: Where client files are kept; None: where they were.
+  """
+
+  run: str
+  format: str
+  out: str
+  best: bool
+  data_dir: Optional[str]
+  cache_dir: Optional[str]
+
+
+def run(request: Request) -> None:
+  """Writes the model, reads it again and compares.
+
+  Raises:
+    InputError: There is no model, or the format cannot hold it; nothing was written.
+    RuntimeError: What was written predicts something else; it was removed.
+  """
+  suffix, write, read = FORMATS[request.format]
+  _check_out(request.out, suffix)
+  keras_model, source = run_model.read(
+    request.run,
+    best=request.best,
+    data_dir=request.data_dir,
+    cache_dir=request.cache_dir,
+  )
+  inputs = example_inputs(keras_model, _NUM_INPUTS)
+  expected = keras_model(inputs, training=False).numpy()
+  above = os.path.dirname(os.path.abspath(request.out))
+  os.makedirs(above, exist_ok=True)
+  folder = tempfile.mkdtemp(prefix="unfinished-", dir=above)
+  try:
+    unfinished = os.path.join(folder, f"model{suffix}")
+    write(keras_model, unfinished)
+    found = difference(read(unfinished)(inputs), expected)
+    os.replace(unfinished, request.out)
+  finally:
+    shutil.rmtree(folder)
+  print(
+    f"{source} in {request.out}; read again, its logits differ by at most "
+    f"{found:.1e} ({TOLERANCE:g} is allowed)"
+  )
+
+
+def _check_out(out: str, suffix: str) -> None:
+  if os.path.exists(out):
+    raise InputError(f"{out} is there already: choose another --out.")
+  if suffix and not out.endswith(suffix):
+    raise InputError(f"--out must end in {suffix} for this format; found {out}.")
+  command_line.check_folder("folder of --out", os.path.dirname(os.path.abspath(out)))
+
+
+def example_inputs(keras_model: tf.keras.Model, number: int) -> np.ndarray:
+  """Inputs as they could be stored, at random, the same each time: (number, ...).
+
+  Pictures have all pixels 0..255, symbols are those that every embedding has.
+  """
+  [spec] = keras_model.inputs
+  dtype, shape = spec.dtype, [number, *spec.shape[1:]]
+  draw = np.random.default_rng(0)
+  if not dtype.is_integer:
+    return draw.normal(size=shape).astype(dtype.as_numpy_dtype)
+  layers = keras_model._flatten_layers()
+  embeddings = [x for x in layers if isinstance(x, tf.keras.layers.Embedding)]
+  limit = min((x.input_dim for x in embeddings), default=256 if dtype == tf.uint8 else 2)
+  return draw.integers(0, limit, shape).astype(dtype.as_numpy_dtype)
+
+
+def difference(found: np.ndarray, expected: np.ndarray) -> float:
+  """The largest of two arrays of logits, as a part of the largest logit, or of 1.
+
+  Args:
+    found: Of the exported model.
+    expected: Of the run's.
+
+  Raises:
+    RuntimeError: It is more than `TOLERANCE`.
+  """
+  if not np.array_equal(np.isnan(found), np.isnan(expected)):
+    raise RuntimeError("The exported model gives NaN where the run's does not.")
+  largest = np.nanmax(np.abs(expected), initial=1.0)
+  part = float(np.nanmax(np.abs(found - expected), initial=0.0) / largest)
+  if not part <= TOLERANCE:
+    raise RuntimeError(
+      f"The exported model's logits differ by {part:.1e} of the largest from the run's; "
+      f"{TOLERANCE:g} is allowed."
+    )
+  return part

@@ -1,0 +1,234 @@
+"""Trained weights as a Keras model of stored inputs: the `Model`'s own predictions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_algos.errors import InputError
+from tff_algos.models import functional, keras
+from tff_algos.models.to_keras import to_keras
+
+_layers = tf.keras.layers
+_LABEL = tf.TensorSpec([], tf.int32)
+
+
+def _model(keras_model, *shape, dtype=tf.float32, **options) -> functional.Model:
+  spec = functional.ExampleSpec(tf.TensorSpec(shape, dtype), _LABEL)
+  return keras.from_keras(keras_model, spec, **options)
+
+
+def _trained(model: functional.Model) -> list[np.ndarray]:
+  """Weights that the Keras model never had."""
+  draw = np.random.default_rng(0)
+  return [draw.normal(size=w.shape).astype(np.float32) for w in model.initial_weights]
+
+
+def _sequential(*layers) -> tf.keras.Model:
+  return tf.keras.Sequential(layers)
+
+
+def _pictures():
+  network = _sequential(
+    _layers.Input((6, 6, 2)),
+    _layers.RandomFlip(),
+    _layers.Conv2D(4, 3, activation="relu"),
+    _layers.GroupNormalization(2),
+    _layers.Dropout(0.5),
+    _layers.Flatten(),
+    _layers.Dense(3),
+  )
+  return _model(network, 6, 6, 2, dtype=tf.uint8)
+
+
+def _symbols():
+  network = _sequential(
+    _layers.Input((5,)),
+    _layers.Embedding(9, 4),
+    _layers.Bidirectional(_layers.LSTM(3)),
+    _layers.Dense(3),
+  )
+  return _model(network, 5, dtype=tf.int32)
+
+
+def _shared_and_nested():
+  inner = _sequential(_layers.Input((4,)), _layers.Dense(5, "tanh"), _layers.Dense(4))
+  shared, x = _layers.Dense(4, "tanh"), _layers.Input((4,))
+  y = _layers.Add()([inner(shared(x)), shared(shared(x))])
+  return _model(tf.keras.Model(x, _layers.Dense(3)(y)), 4)
+
+
+def _frozen():
+  adapted = _layers.Normalization()
+  adapted.adapt(np.random.default_rng(1).normal(3, 2, (50, 4)))
+  base = _layers.Dense(5, "tanh", trainable=False)
+  return _model(_sequential(_layers.Input((4,)), adapted, base, _layers.Dense(3)), 4)
+
+
+def _other_scale():
+  scale = _layers.Rescaling(1 / 127.5, -1.0)
+  network = _sequential(_layers.Input((4,)), _layers.Dense(3))
+  return _model(network, 4, dtype=tf.uint8, preprocess=scale)
+
+
+_MODELS = [_pictures, _symbols, _shared_and_nested, _frozen, _other_scale]
+
+
+def _stored(model: functional.Model) -> np.ndarray:
+  spec, draw = model.example_spec.x, np.random.default_rng(2)
+  if spec.dtype.is_integer:
+    limit = 256 if spec.dtype == tf.uint8 else 9
+    return draw.integers(0, limit, (7, *spec.shape)).astype(spec.dtype.as_numpy_dtype)
+  return draw.normal(size=(7, *spec.shape)).astype(np.float32)
+
+
+@pytest.mark.parametrize("build", _MODELS)
+def test_predictions_on_stored_inputs_are_the_models(build, tmp_path):
+  model = build()
+  weights, x = _trained(model), _stored(model)
+  expected = model.predict(weights, model.preprocess(x), False, tf.constant([0, 0]))
+  assert np.ptp(expected) > 0.1
+  found = to_keras(model, weights)
+  assert found.input_shape[1:] == model.example_spec.x.shape
+  assert found.inputs[0].dtype == model.example_spec.x.dtype
+  np.testing.assert_allclose(found(x, training=False), expected, rtol=1e-6, atol=1e-6)
+  found.save(tmp_path / "model.keras")
+  loaded = tf.keras.models.load_model(tmp_path / "model.keras")
+  np.testing.assert_allclose(loaded(x, training=False), expected, rtol=1e-6, atol=1e-6)
+  names = [v.name.rsplit(":", 1)[0] for v in found.trainable_variables]
+  assert sorted(names) == sorted(model.weight_names)
+
+
+@pytest.mark.parametrize("build", _MODELS)
+def test_the_keras_model_that_was_given_stays_as_it_was(build):
+  model = build()
+  given = model.keras_source.keras_model
+  before = given.get_weights()
+  made = to_keras(model, _trained(model))
+  for weight in made.weights:
+    weight.assign(tf.zeros_like(weight))
+  for a, b in zip(given.get_weights(), before):
+    np.testing.assert_array_equal(a, b)
+  owned = {id(v) for v in given.weights}
+  assert not owned & {id(v) for v in made.weights}
+
+
+def test_what_is_frozen_is_as_it_was_when_the_model_was_made():
+  """`Model.predict` has it as a constant, whatever becomes of the Keras model."""
+  model = _frozen()
+  weights, x = _trained(model), _stored(model)
+  expected = model.predict(weights, x, False, tf.constant([0, 0]))
+  given = model.keras_source.keras_model
+  given.set_weights([w + 1 for w in given.get_weights()])
+  found = to_keras(model, weights)
+  np.testing.assert_allclose(found(x, training=False), expected, rtol=1e-6, atol=1e-6)
+  assert len(found.trainable_variables) == 2
+
+
+class _Doubled(_layers.Layer):
+  """Twice its input, plus a weight; Keras has layers for both."""
+
+  def build(self, shape):
+    self.shift = self.add_weight("shift", (1,))
+    super().build(shape)
+
+  def call(self, x):
+    return 2 * x + self.shift
+
+  def standard_layer(self, weights):
+    [shift] = weights
+    return _layers.Rescaling(2.0, float(shift[0])), []
+
+
+class _Renamed(_layers.Dense):
+  """A Dense of another name, inside another model."""
+
+  def standard_layer(self, weights):
+    return _layers.Dense.from_config(self.get_config()), weights
+
+
+def test_layers_of_ones_own_are_made_standard():
+  inner = _sequential(_layers.Input((4,)), _Doubled(), _Renamed(4, "tanh"))
+  network = _sequential(_layers.Input((4,)), inner, _layers.Dense(3))
+  model = _model(network, 4)
+  weights, x = _trained(model), _stored(model)
+  found = to_keras(model, weights)
+  shift, kernel, bias, last_kernel, last_bias = weights
+  expected = np.tanh((2 * x + shift) @ kernel + bias) @ last_kernel + last_bias
+  np.testing.assert_allclose(found(x), expected, rtol=1e-5, atol=1e-6)
+  classes = {type(layer) for layer in found._flatten_layers()}
+  assert not classes & {_Doubled, _Renamed}
+
+
+class _Built(_layers.Layer):
+  def call(self, x):
+    return x
+
+  def standard_layer(self, weights):
+    del weights
+    return _sequential(_layers.Input((4,)), _layers.ReLU()), []
+
+
+class _OfArray(_layers.Layer):
+  """Keras cannot say what it is made from."""
+
+  def __init__(self, table):
+    super().__init__()
+    self.table = np.asarray(table)
+
+  def call(self, x):
+    return x
+
+
+class _Subclassed(tf.keras.Model):
+  def __init__(self):
+    super().__init__()
+    self.dense = _layers.Dense(3)
+
+  def call(self, x):
+    return self.dense(x)
+
+
+def _subclassed():
+  network = _Subclassed()
+  network.build((None, 4))
+  return network
+
+
+def _before_dense(*layers):
+  return _sequential(_layers.Input((4,)), *layers, _layers.Dense(3))
+
+
+@pytest.mark.parametrize(
+  "network, options, said",
+  [
+    (lambda: _before_dense(_OfArray(np.zeros(3))), {}, "get_config"),
+    (lambda: _before_dense(_Built()), {}, "Input"),
+    (_subclassed, {}, "class of its own"),
+    (_before_dense, dict(preprocess=lambda x: 2 * x), "tf.keras.layers.Rescaling"),
+  ],
+)
+def test_what_cannot_be_copied_is_refused_in_one_sentence(network, options, said):
+  model = _model(network(), 4, **options)
+  with pytest.raises(InputError, match=said) as caught:
+    to_keras(model, _trained(model))
+  assert "\n" not in str(caught.value)
+
+
+def test_a_model_of_pure_functions_has_no_keras_model():
+  model = functional.Model(
+    initial_weights=(np.zeros((4, 3), np.float32),),
+    weight_names=("kernel",),
+    example_spec=functional.ExampleSpec(tf.TensorSpec([4]), _LABEL),
+    predict=lambda weights, x, training, seed: tf.matmul(x, weights[0]),
+  )
+  with pytest.raises(InputError, match="not made by from_keras"):
+    to_keras(model, model.initial_weights)
+
+
+def test_weights_of_another_model_are_refused():
+  model = _frozen()
+  for weights in (_trained(model)[:1], [w.T for w in _trained(model)]):
+    with pytest.raises(InputError, match="number or shapes"):
+      to_keras(model, weights)

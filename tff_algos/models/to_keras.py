@@ -1,0 +1,159 @@
+"""Trained weights as a Keras model that others can open.
+
+A `Model` of `from_keras` is a function of its weights and of preprocessed inputs. What is
+made here is a Keras model again: it holds weights, and takes inputs as they are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tff_algos.errors import InputError
+from tff_algos.models import functional
+
+
+class KerasSource(NamedTuple):
+  """What `from_keras` made a `Model` of.
+
+  Attributes:
+    keras_model: The Keras model, whose layers the `Model` runs.
+    trainable: Its variables that are trained, in the order of the `Model`'s weights.
+    constants: The values of its others and of tensors that layers hold, by reference.
+  """
+
+  keras_model: tf.keras.Model
+  trainable: list[tf.Variable]
+  constants: Mapping[Any, tf.Tensor]
+
+
+def to_keras(model: functional.Model, weights: functional.Weights) -> tf.keras.Model:
+  """Makes a Keras model with these weights, of the layers of the one `model` is made of.
+
+  It is a new one: the Keras model that was given to `from_keras` is left as it is. It
+  takes inputs as they are stored, such as uint8 pictures, for it begins with the model's
+  `preprocess` as a layer, and gives what the model predicts, such as logits. Inputs of
+  another dtype are cast, so pictures in 0..1 would all become 0.
+
+  A layer of your own class is copied by its `get_config`, and a file of the model opens
+  only where that class is known; unless it has a method
+
+      standard_layer(weights: list[np.ndarray]) -> tuple[tf.keras.layers.Layer, list]
+
+  which is given the layer's weights, and gives a layer of Keras's own that does the same,
+  and the weights that this is to have.
+
+  Args:
+    model: What `from_keras` has made.
+    weights: One float array for each of `model.initial_weights`, such as
+      `process.get_model_weights(state).trainable`.
+
+  Returns:
+    A built model of one input (B, ...) of the dtype of `model.example_spec.x`.
+
+  Raises:
+    InputError: `model` is not of `from_keras`, has other weights than these, or cannot be
+      copied: its `preprocess` is a function, a layer has no `get_config`, or the Keras
+      model is a class of its own.
+  """
+  source = model.keras_source
+  if source is None:
+    raise InputError(
+      "This Model was not made by from_keras, so there is no Keras model to put its "
+      "weights into: make it by from_keras."
+    )
+  shapes = [tuple(np.shape(w)) for w in weights]
+  if shapes != [tuple(w.shape) for w in model.initial_weights]:
+    raise InputError(
+      f"These are not weights of the Keras model {source.keras_model.name!r}: their "
+      "number or shapes differ from those of the Model's initial_weights."
+    )
+  values = {ref: np.asarray(value) for ref, value in source.constants.items()}
+  values.update((v.ref(), np.asarray(w)) for v, w in zip(source.trainable, weights))
+  spec = model.example_spec.x
+  inputs = tf.keras.Input(spec.shape, dtype=spec.dtype, name="inputs")
+  outputs = _Copy(values).of(source.keras_model)(_preprocessed(model, inputs))
+  return tf.keras.Model(inputs, outputs, name=source.keras_model.name)
+
+
+def _preprocessed(model: functional.Model, inputs: Any) -> Any:
+  """The inputs behind the layer that does what `model.preprocess` does."""
+  if isinstance(model.preprocess, tf.keras.layers.Layer):
+    return _from_config(model.preprocess)(inputs)
+  if model.preprocess is not functional.scale_pictures:
+    raise InputError(
+      "The preprocess of this Model is a function, which a Keras model cannot hold: pass "
+      "a layer, such as tf.keras.layers.Rescaling, as preprocess of from_keras."
+    )
+  if inputs.dtype == tf.float32:
+    return inputs
+  scale = 1 / 255 if inputs.dtype == tf.uint8 else 1.0
+  return tf.keras.layers.Rescaling(scale, name="stored_to_float")(inputs)
+
+
+class _Copy:
+  """Copies of layers, which have other weights and are of Keras's own classes."""
+
+  def __init__(self, values: Mapping[Any, Any]):
+    self._values = values
+    # By identity, as a layer may be at several places; with the weights it is to have.
+    self._made: dict[int, tuple[tf.keras.layers.Layer, list[Any]]] = {}
+
+  def of(self, network: tf.keras.Model) -> tf.keras.Model:
+    """Copies a whole Keras model."""
+    copied = self._network(network)
+    for layer, weights in self._made.values():
+      if weights:
+        layer.set_weights(weights)
+    for layer in copied._flatten_layers():
+      # What an adapted layer computes with, it makes of its weights.
+      if isinstance(layer, tf.keras.layers.Normalization):
+        layer.finalize_state()
+    return copied
+
+  def _network(self, network: tf.keras.Model) -> tf.keras.Model:
+    if not network._is_graph_network:
+      raise InputError(
+        f"The Keras model {network.name!r} is a class of its own, which cannot be "
+        "copied: make it of layers, by tf.keras.Sequential or tf.keras.Model(inputs, "
+        "outputs)."
+      )
+    return tf.keras.models.clone_model(network, clone_function=self._layer)
+
+  def _layer(self, layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
+    if id(layer) not in self._made:
+      self._made[id(layer)] = self._new(layer)
+    return self._made[id(layer)][0]
+
+  def _new(self, layer: tf.keras.layers.Layer) -> tuple[tf.keras.layers.Layer, list[Any]]:
+    if isinstance(layer, tf.keras.Model):
+      return self._network(layer), []
+    weights = [np.asarray(self._values.get(v.ref(), v)) for v in layer.weights]
+    if hasattr(layer, "standard_layer"):
+      return _unbuilt(layer, *layer.standard_layer(weights))
+    return _from_config(layer), weights
+
+
+def _unbuilt(
+  layer: tf.keras.layers.Layer, standard: tf.keras.layers.Layer, weights: list[Any]
+) -> tuple[tf.keras.layers.Layer, list[Any]]:
+  # In a functional model, Keras would look for its call without an end.
+  if isinstance(standard, tf.keras.Model) and standard.inputs is not None:
+    raise InputError(
+      f"The standard_layer of {layer.name!r} is a model that has inputs already: leave "
+      "out its Input."
+    )
+  return standard, weights
+
+
+def _from_config(layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
+  try:
+    return type(layer).from_config(layer.get_config())
+  except (NotImplementedError, TypeError) as error:  # As Keras says of such a class.
+    raise InputError(
+      f"The layer {layer.name!r} cannot be copied: give its class {type(layer).__name__} "
+      "a get_config that has what it is made from, or a standard_layer."
+    ) from error

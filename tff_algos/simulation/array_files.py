@@ -1,0 +1,75 @@
+"""Structures of arrays as .npz files, in which each array has a name."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Optional
+
+import numpy as np
+import tree
+
+from tff_algos.errors import InputError
+from tff_algos.models.functional import Model
+
+# What `np.savez` calls its own argument.
+_TAKEN = "file"
+
+
+def save_structure(path: str, value: Any, model: Optional[Model] = None) -> None:
+  """Writes the leaves of a structure, in their order, under the names of `leaf_names`."""
+  np.savez(path, **dict(zip(leaf_names(value, model), tree.flatten(value))))
+
+
+def load_structure(path: str, like: Any) -> Any:
+  """Reads what `save_structure` wrote, by the leaves' order: older files have no names.
+
+  Args:
+    path: The file.
+    like: A value of the same structure.
+
+  Raises:
+    InputError: The file holds other shapes or dtypes than `like`.
+  """
+  with np.load(path) as file:
+    leaves = [file[name] for name in file.files]
+  expected = tree.flatten(like)
+  found = [(v.dtype, v.shape) for v in leaves]
+  if found != [(np.asarray(v).dtype, np.shape(v)) for v in expected]:
+    raise InputError(
+      f"{path} holds other arrays than this run's model and algorithm have: it belongs "
+      "to another run."
+    )
+  return tree.unflatten_as(like, leaves)
+
+
+def leaf_names(value: Any, model: Optional[Model] = None) -> list[str]:
+  """A name for each leaf: its place in the structure, such as "aggregator/model/0".
+
+  Args:
+    value: The structure.
+    model: The model whose weights it holds. Arrays that are as many as its weights, of
+      their shapes, have the weights' names, such as "variables/model/dense/kernel".
+
+  Returns:
+    Names in the order of `tree.flatten`, no two alike.
+  """
+  shapes, weights = [], []
+  if model is not None:
+    shapes = [tuple(w.shape) for w in model.initial_weights]
+    weights = list(model.weight_names)
+  names: list[str] = []
+  leaves = tree.flatten_with_path(value)
+  for parent, group in itertools.groupby(leaves, key=lambda pair: pair[0][:-1]):
+    together = list(group)
+    ends = [str(path[-1]) if path else "value" for path, _ in together]
+    if [np.shape(leaf) for _, leaf in together] == shapes:
+      ends = weights
+    names += ["/".join([*map(str, parent), end]) for end in ends]
+  taken = {_TAKEN}
+  for place, name in enumerate(names):
+    if name in taken:
+      names[place] = next(
+        other for k in itertools.count(1) if (other := f"{name}_{k}") not in taken
+      )
+    taken.add(names[place])
+  return names

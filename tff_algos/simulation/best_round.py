@@ -1,0 +1,85 @@
+"""The model of a run's best round, which is kept beside the last."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+
+from tff_algos.models.functional import Weights
+from tff_algos.templates.stateful_process import StatefulProcess
+
+
+class Best(NamedTuple):
+  """The model of the round with the largest value of a test metric.
+
+  Attributes:
+    round_num: The round, from 1.
+    value: The metric's value.
+    weights: The model's; None where only the value is known.
+  """
+
+  round_num: int
+  value: float
+  weights: Optional[Weights]
+
+
+def better(
+  best: Optional[Best],
+  record: Mapping[str, Any],
+  metric: Optional[str],
+  process: StatefulProcess,
+  state: Any,
+) -> Optional[Best]:
+  """The best before, or the round of this state, if that is better.
+
+  Args:
+    best: The best before; None for none.
+    record: Of the round.
+    metric: Its name without `test_`; None: no round is better.
+    process: What has the weights.
+    state: The server state after the round.
+  """
+  value = _value(record, metric)
+  if value is None or (best is not None and value <= best.value):
+    return best
+  weights = process.get_model_weights(state).trainable
+  return Best(record["round"], value, tuple(map(np.asarray, weights)))
+
+
+def of_checkpoint(
+  kept: Optional[Best],
+  records: Sequence[Mapping[str, Any]],
+  metric: Optional[str],
+  eval_every: int,
+) -> Optional[Best]:
+  """The best of the rounds that a run goes on from.
+
+  Rounds that were measured out of turn, because a run was stopped there, do not count.
+
+  Args:
+    kept: What the checkpoint has; None for nothing.
+    records: One for each round.
+    metric: As of `better`.
+    eval_every: Rounds between evaluations.
+
+  Returns:
+    `kept`, if it is the best by the records, or else that without weights; None where
+    nothing was measured.
+  """
+  measured = [
+    Best(record["round"], value, None)
+    for record in records
+    if (value := _value(record, metric)) is not None
+    and record["round"] % eval_every == 0
+  ]
+  best = max(measured, key=lambda b: (b.value, -b.round_num), default=None)
+  return kept if best is not None and kept is not None and kept[:2] == best[:2] else best
+
+
+def _value(record: Mapping[str, Any], metric: Optional[str]) -> Optional[float]:
+  """The test metric of a round; None where it was not measured or is not finite."""
+  value = record.get(f"test_{metric}")
+  return value if value is not None and math.isfinite(value) else None
