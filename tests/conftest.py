@@ -13,6 +13,8 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 # all that it imports is there; these variables would have each compile it anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+_INDEX = "https://pypi.org/simple/tensorflow-federated/"
 
 
 class _Scheduling(LoadFileScheduling):
@@ -66,6 +70,24 @@ def in_process():
   gc.freeze()  # What was imported is not garbage, and half of what there is to look at.
   with runtime.create_runtime("in_process") as installed:
     yield installed
+
+
+@pytest.fixture(scope="session")
+def uv() -> str:
+  """Where uv is."""
+  found = shutil.which("uv")
+  if found is None:
+    pytest.skip("uv is not installed")
+  return found
+
+
+@pytest.fixture(scope="session")
+def pypi():
+  """Skips where PyPI cannot be reached, which installing and building need."""
+  try:
+    urllib.request.urlopen(_INDEX, timeout=20).close()
+  except (urllib.error.URLError, TimeoutError) as error:
+    pytest.skip(f"PyPI cannot be reached: {error}")
 
 
 # --- Runs of train.py and other programs -----------------------------------------------
