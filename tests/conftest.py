@@ -36,10 +36,12 @@ class _Scheduling(LoadFileScheduling):
   """A file's tests go to one process; those of conformance by algorithm.
 
   An algorithm's name is the first of a test's parameters there; its tests, in whichever
-  files, share the processes that `federate` has built.
+  files, share the processes that `federate` has built. Notebooks share nothing.
   """
 
   def _split_scope(self, nodeid: str) -> str:
+    if nodeid.startswith("tests/tutorials/test_notebooks.py"):
+      return nodeid
     shared = "tests/conformance/"
     _, bracket, parameters = nodeid.partition("[")
     if bracket and nodeid.startswith(shared):
