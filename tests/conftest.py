@@ -13,6 +13,8 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -27,15 +29,19 @@ if TYPE_CHECKING:
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+_INDEX = "https://pypi.org/simple/tensorflow-federated/"
+
 
 class _Scheduling(LoadFileScheduling):
   """A file's tests go to one process; those of conformance by algorithm.
 
   An algorithm's name is the first of a test's parameters there; its tests, in whichever
-  files, share the processes that `federate` has built.
+  files, share the processes that `federate` has built. Notebooks share nothing.
   """
 
   def _split_scope(self, nodeid: str) -> str:
+    if nodeid.startswith("tests/tutorials/test_notebooks.py"):
+      return nodeid
     shared = "tests/conformance/"
     _, bracket, parameters = nodeid.partition("[")
     if bracket and nodeid.startswith(shared):
@@ -66,6 +72,24 @@ def in_process():
   gc.freeze()  # What was imported is not garbage, and half of what there is to look at.
   with runtime.create_runtime("in_process") as installed:
     yield installed
+
+
+@pytest.fixture(scope="session")
+def uv() -> str:
+  """Where uv is."""
+  found = shutil.which("uv")
+  if found is None:
+    pytest.skip("uv is not installed")
+  return found
+
+
+@pytest.fixture(scope="session")
+def pypi():
+  """Skips where PyPI cannot be reached, which installing and building need."""
+  try:
+    urllib.request.urlopen(_INDEX, timeout=20).close()
+  except (urllib.error.URLError, TimeoutError) as error:
+    pytest.skip(f"PyPI cannot be reached: {error}")
 
 
 # --- Runs of train.py and other programs -----------------------------------------------

@@ -11,8 +11,6 @@ import re
 import shutil
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 import venv
 import zipfile
 
@@ -21,7 +19,6 @@ from packaging.requirements import Requirement
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _README = (_ROOT / "README.md").read_text(encoding="utf-8")
-_INDEX = "https://pypi.org/simple/tensorflow-federated/"
 
 
 def _run(*command, cwd: pathlib.Path, seconds: int = 300, **environment) -> str:
@@ -41,23 +38,6 @@ def _run(*command, cwd: pathlib.Path, seconds: int = 300, **environment) -> str:
   )
   assert done.returncode == 0, done.stderr
   return done.stdout
-
-
-@pytest.fixture(scope="module")
-def uv() -> str:
-  found = shutil.which("uv")
-  if found is None:
-    pytest.skip("uv is not installed")
-  return found
-
-
-@pytest.fixture(scope="module")
-def pypi():
-  """Skips where PyPI cannot be reached, which installing and building need."""
-  try:
-    urllib.request.urlopen(_INDEX, timeout=20).close()
-  except (urllib.error.URLError, TimeoutError) as error:
-    pytest.skip(f"PyPI cannot be reached: {error}")
 
 
 @pytest.fixture(scope="module")
