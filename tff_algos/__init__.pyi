@@ -70,6 +70,7 @@ from .models.functional import Model as Model
 from .models.functional import SoftTargets as SoftTargets
 from .models.keras import from_keras as from_keras
 from .models.keras import reinitialize as reinitialize
+from .models.to_keras import keras_weights as keras_weights
 from .models.to_keras import to_keras as to_keras
 from .privacy.accounting import GaussianMechanism as GaussianMechanism
 from .privacy.accounting import epsilon as epsilon

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tff_algos import client_data
 from tff_algos.algorithms import fed_avg, scaffold
 from tff_algos.errors import InputError
-from tff_algos.models import functional, keras
+from tff_algos.models import functional, keras, to_keras
 
 _layers = tf.keras.layers
 _SEED = tf.constant([1, 2])
@@ -181,6 +181,11 @@ def test_process_trains_what_is_not_frozen(in_process, tmp_path, name, build, re
   expected_logits = features_of(np.float64(x)) @ expected[0] + expected[1]
   np.testing.assert_allclose(keras_model(x), expected_logits, rtol=1e-5, atol=1e-5)
   np.testing.assert_allclose(_predict(model, found, x), keras_model(x), atol=1e-6)
+  # And a process goes on with them, frozen layers or not.
+  made = to_keras.keras_weights(to_keras.to_keras(model, found))
+  new = process.set_model_weights(process.initialize(), made)
+  for a, b in zip(process.get_model_weights(new).trainable, found):
+    np.testing.assert_array_equal(a, b)
 
 
 @every_case

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from tff_algos.errors import InputError
 from tff_algos.models import functional
@@ -77,6 +78,23 @@ def to_keras(model: functional.Model, weights: functional.Weights) -> tf.keras.M
   inputs = tf.keras.Input(spec.shape, dtype=spec.dtype, name="inputs")
   outputs = _Copy(values).of(source.keras_model)(_preprocessed(model, inputs))
   return tf.keras.Model(inputs, outputs, name=source.keras_model.name)
+
+
+def keras_weights(keras_model: tf.keras.Model) -> tff.learning.models.ModelWeights:
+  """A Keras model's trained weights, as a process's `set_model_weights` takes them.
+
+  So training begins with a model that `to_keras` made or that was trained in Keras.
+  What is frozen is not among them: those are constants of the process's `Model`.
+
+  Args:
+    keras_model: A model of the layers that `from_keras` was given, frozen where those
+      are.
+
+  Returns:
+    The arrays of its trainable variables in their order, and no others.
+  """
+  trained = tuple(v.numpy() for v in keras_model.trainable_variables)
+  return tff.learning.models.ModelWeights(trained, ())
 
 
 def _preprocessed(model: functional.Model, inputs: Any) -> Any:
