@@ -30,8 +30,8 @@ flags.DEFINE_list(
 flags.DEFINE_list(
   "framework",
   ["bare", "in_process", "local_worker", "tff"],
-  "bare (TensorFlow alone), tff (tff.learning's FedAvg on TFF's own runtime) or "
-  "runtimes of ours, with commas between.",
+  "bare (TensorFlow alone), tff (tff.learning's FedAvg on TFF's own runtime), datasets "
+  "(in_process over data sets, not files) or runtimes of ours, with commas between.",
 )
 flags.DEFINE_list(
   "algorithm",

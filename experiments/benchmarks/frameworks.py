@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from experiments.benchmarks import workloads
-from experiments.benchmarks.jobs import BARE, TFF
+from experiments.benchmarks.jobs import BARE, DATASETS, TFF
 
 LEARNING_RATE = 0.05
 _EPOCHS = 1
@@ -150,24 +150,47 @@ class Ours(Framework):
 
   def run(self, round_num: int) -> None:
     """The round and what a user has to do around it."""
-    from tff_algos.client_data import ClientInput
-    from tff_algos.simulation.seeds import client_seed
-
     places = range(len(self._clients))
     output = self._process.next_of(round_num)(
-      self._state,
-      self._states.get(places),
-      [
-        ClientInput(self._clients.path(client), client_seed(_SEED, round_num, place))
-        for place, client in enumerate(self._clients.ids)
-      ],
+      self._state, self._states.get(places), self.inputs(round_num)
     )
     self._state = output.state
     self._states.put(places, output.client_states)
 
+  def inputs(self, round_num: int) -> list[Any]:
+    """What the clients are handed."""
+    from tff_algos.client_data import ClientInput
+    from tff_algos.simulation.seeds import client_seed
+
+    return [
+      ClientInput(self._clients.path(client), client_seed(_SEED, round_num, place))
+      for place, client in enumerate(self._clients.ids)
+    ]
+
   def weights(self) -> list[np.ndarray]:
     """The model's weights now."""
     return list(self._process.get_model_weights(self._state).trainable)
+
+
+class OverDatasets(Ours):
+  """A process of this library over data sets that hold the examples in memory."""
+
+  def __init__(self, workload: workloads.Workload, algorithm: str, folder: str):
+    import tensorflow as tf
+
+    from tff_algos.templates import views
+
+    super().__init__(workload, "in_process", algorithm, folder)
+    self._process = views.over_datasets(self._process)
+    self._datasets = [
+      tf.data.Dataset.from_tensor_slices(examples)
+      for examples in workload.clients().values()
+    ]
+
+  def inputs(self, round_num: int) -> list[Any]:
+    """The data sets, the same in each round."""
+    del round_num
+    return self._datasets
 
 
 class Tff(Framework):
@@ -238,6 +261,8 @@ def build(workload: str, framework: str, algorithm: str, folder: str) -> Framewo
     return Bare(row)
   if framework == TFF:
     return Tff(row)
+  if framework == DATASETS:
+    return OverDatasets(row, algorithm, folder)
   return Ours(row, framework, algorithm, folder)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 BARE, TFF = "bare", "tff"
+# in_process over data sets instead of files.
+DATASETS = "datasets"
 BASELINE = "fedavg"
 FEDAVG_ONLY = (BARE, TFF)
 

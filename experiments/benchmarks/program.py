@@ -12,7 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Optional
 
 from experiments.benchmarks import measurements, workloads
-from experiments.benchmarks.jobs import BARE, BASELINE, FEDAVG_ONLY, TFF, jobs_of
+from experiments.benchmarks.jobs import (
+  BARE,
+  BASELINE,
+  DATASETS,
+  FEDAVG_ONLY,
+  TFF,
+  jobs_of,
+)
 from experiments.run_folder import provenance
 from tff_algos import runtimes
 from tff_algos.algorithms import registry
@@ -53,7 +60,7 @@ def framework_names() -> list[str]:
   """The names of all that can be measured."""
   # Workers on other machines are started by their owners.
   ours = [name for name in runtimes.DESCRIPTIONS if name != "remote_workers"]
-  return [BARE, *ours, TFF]
+  return [BARE, *ours, DATASETS, TFF]
 
 
 def run(request: Request) -> int:
