@@ -132,6 +132,7 @@ def test_batch_gradient_has_the_same_switch(problem_of, training):
   weights = tuple(map(tf.constant, quiet.model.initial_weights))
   x, y = map(tf.constant, quiet.clients[1])
   expected, _ = gradients.batch_gradient(quiet.model, weights, x, y, _SEED)
+  x, y = map(tf.constant, noisy.clients[1])
   found, _ = gradients.batch_gradient(
     noisy.model, weights, x, y, _SEED, training=training
   )

@@ -30,16 +30,17 @@ def federate(in_process, problem_of):
   """`(algorithm, problem, seed, **hyper-parameters) -> Federation` before its round 0.
 
   Processes that differ in tunable hyper-parameters alone are built once, and the values
-  set; `test_setting_a_hparam_is_building_with_it` says that this is the same. Of those
-  built the last ones used are kept, as each holds its traced functions.
+  set; `test_built_anew.py` says that this is the same. Of those built the last ones used
+  are kept, as each holds its traced functions.
   """
   built: collections.OrderedDict = collections.OrderedDict()
 
   def make(name, problem="linear", seed=SEED, **settings):
     hparams = driver.hparams_of(name, **settings)
-    key = name, problem, driver.fixed_part(hparams)
+    model = problems.MODEL_OF.get(problem, problem)
+    key = name, model, driver.fixed_part(hparams)
     if key not in built:
-      built[key] = driver.build(name, problem_of(problem), driver.fixed_part(hparams))
+      built[key] = driver.build(name, problem_of(model), driver.fixed_part(hparams))
       if len(built) > _KEPT:
         built.popitem(last=False)
     built.move_to_end(key)

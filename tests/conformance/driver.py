@@ -22,11 +22,15 @@ RTOL, ATOL = 2e-5, 2e-6
 # as building with them: v of the adaptive servers starts at tau^2.
 SHAPE_THE_START = {"tau"}
 
+# FedAgg's other estimates: an exchange before the training, in each round.
+ESTIMATES = dict(estimates="fixed_point", passes=1, direction="aggregated")
+
 
 def hparams_of(name: str, **settings) -> Any:
   """Those of `problems`, as far as the algorithm has them, and `settings`."""
-  common = where_it_has_them(name, **problems.LOCAL, **problems.SCHEDULE)
-  return registry.get(name).hparams_class(**{**common, **settings})
+  common = {**problems.LOCAL, **problems.PSEUDO, **problems.SCHEDULE}
+  known = where_it_has_them(name, **common)
+  return registry.get(name).hparams_class(**{**known, **settings})
 
 
 def where_it_has_them(name: str, **settings) -> dict:

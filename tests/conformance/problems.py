@@ -22,7 +22,10 @@ NUM_CLIENTS = len(SIZES)
 ROUNDS = ((0, 1), (1, 2, 3), (3, 0), (2, 0, 1, 3))
 
 # The last batch of an epoch is short for 0, 1 and 3; client 2 has less than a batch.
-LOCAL = dict(epochs=3, batch_size=4, learning_rate=0.1)
+LOCAL = dict(epochs=2, batch_size=4, learning_rate=0.1)
+
+# Steps of FedReg's pseudo data, each of which is traced.
+PSEUDO = dict(pseudo_steps=4)
 
 # Kinds of rounds in turn, for algorithms that have several.
 SCHEDULE = dict(rounds_in_loop=2, freq=1)
@@ -113,13 +116,23 @@ def _labels(rng, num_examples: int, dtype) -> np.ndarray:
   return rng.integers(0, 3, num_examples).astype(dtype)
 
 
+# Inputs that have this added are disturbed in training; all others are below its half.
+_NOISY = 64.0
+
+
 def _linear(noisy: bool = False):
-  """The quadratic: linear regression, float labels; noisy: the inputs are disturbed."""
+  """The quadratic: linear regression, float labels; noisy: the inputs are disturbed.
+
+  Both have the same model, so that a process of one is a process of the other.
+  """
   numpy_model = replay.LinearRegression(4)
 
   def predict(weights, x, training, seed):
-    if noisy and training:
-      x = x + 0.3 * tf.random.stateless_normal(tf.shape(x), seed)
+    is_noisy = x > _NOISY / 2
+    x = tf.where(is_noisy, x - _NOISY, x)
+    if training:
+      noise = 0.3 * tf.random.stateless_normal(tf.shape(x), seed)
+      x = tf.where(is_noisy, x + noise, x)
     return tf.matmul(x, weights[0]) + weights[1]
 
   model = _model(
@@ -134,7 +147,10 @@ def _linear(noisy: bool = False):
   clients = {}
   for client, n in enumerate(SIZES):
     rng = np.random.default_rng(client)
-    clients[client] = _float_inputs(rng, n), rng.normal(size=n).astype(np.float32)
+    # Without the digits that the sum has no place for.
+    x = np.round(_float_inputs(rng, n) * 2**16) / 2**16
+    x = (x + (_NOISY if noisy else 0)).astype(np.float32)
+    clients[client] = x, rng.normal(size=n).astype(np.float32)
   return model, None if noisy else numpy_model, clients
 
 
@@ -182,6 +198,9 @@ _MAKERS = {
 }
 
 REPLAYED = ("linear", "softmax", "mlp")
+
+# Problems that have the model of another one.
+MODEL_OF = {"noisy": "linear"}
 
 
 def make(name: str, folder: str) -> Problem:

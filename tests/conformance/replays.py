@@ -314,6 +314,10 @@ _LOCAL_SETTINGS = {
   "whole_uniform": dict(batch_size=None, client_weighting="uniform"),
   "one_epoch_momentum": dict(epochs=1, batch_size=1, learning_rate=0.05, momentum=0.9),
 }
+# All of them at once, for algorithms that train as FedAvg does.
+_OTHER = dict(
+  epochs=2, batch_size=None, learning_rate=0.05, momentum=0.9, client_weighting="uniform"
+)
 _SERVER_RATE = dict(server_rate=dict(server_learning_rate=0.6))
 
 
@@ -333,10 +337,10 @@ def _moments_like_updates(arrays):
 
 def _adaptive_row(cls, **more_settings) -> Row:
   settings = {
-    **_LOCAL_SETTINGS,
+    "plain": dict(),
     # A step multiplies the rounding of Delta by up to eta/tau, so not both at once.
     "server_rate": dict(server_learning_rate=0.1, tau=0.02),
-    "other_decay": dict(beta1=0.5, tau=0.01, **more_settings),
+    "other": dict(beta1=0.5, tau=0.01, **_OTHER, **more_settings),
   }
   settings = _with(settings, dict(server_learning_rate=0.03))
   return Row(
@@ -351,17 +355,21 @@ def _adaptive_row(cls, **more_settings) -> Row:
 REPLAYS: Mapping[str, Row] = {
   "fedavg": Row(_fed_avg, {**_LOCAL_SETTINGS, **_SERVER_RATE}),
   "fedsgd": Row(_fed_sgd, dict(plain={}, uniform=dict(client_weighting="uniform"))),
-  "fedprox": Row(_fed_prox, _with({**_LOCAL_SETTINGS, **_SERVER_RATE}, dict(mu=0.5))),
+  "fedprox": Row(
+    _fed_prox, _with(dict(plain={}, other=_OTHER, **_SERVER_RATE), dict(mu=0.5))
+  ),
   "scaffold": Row(
     _scaffold,
     {
       "option_I": dict(option="I"),
       "option_II": dict(option="II"),
-      "option_I_momentum": dict(option="I", momentum=0.9, learning_rate=0.03),
-      "option_II_momentum": dict(option="II", momentum=0.9, learning_rate=0.03),
+      "option_I_momentum_examples": dict(
+        option="I", momentum=0.9, learning_rate=0.03, client_weighting="examples"
+      ),
+      "option_II_momentum_whole": dict(
+        option="II", momentum=0.9, learning_rate=0.03, batch_size=None
+      ),
       "examples": dict(client_weighting="examples"),
-      "examples_option_I": dict(client_weighting="examples", option="I"),
-      "whole": dict(batch_size=None),
       "server_rate": dict(server_learning_rate=0.6),
     },
     server_extra=lambda algorithm: algorithm.control_variate,
@@ -379,9 +387,10 @@ REPLAYS: Mapping[str, Row] = {
         "adaptive_broadcast": dict(direction="broadcast"),
         "fixed_client_state": dict(weight="fixed"),
         "fixed_broadcast": dict(weight="fixed", direction="broadcast"),
-        "momentum_uniform": dict(momentum=0.9, client_weighting="uniform"),
+        "momentum_uniform_whole": dict(
+          momentum=0.9, client_weighting="uniform", batch_size=None
+        ),
         "momentum_broadcast": dict(momentum=0.9, direction="broadcast"),
-        "whole": dict(batch_size=None),
         "server_rate": dict(server_learning_rate=0.6),
       },
       dict(mu=1.0, fixed_weight=0.05),
@@ -404,8 +413,7 @@ REPLAYS: Mapping[str, Row] = {
       {
         "plain": dict(),
         "momentum": dict(momentum=0.9, learning_rate=0.03),
-        "whole": dict(batch_size=None),
-        "clipped": dict(max_gradient_norm=0.3),
+        "clipped_whole": dict(max_gradient_norm=0.3, batch_size=None),
       },
       dict(alpha=0.5),
     ),
@@ -415,7 +423,7 @@ REPLAYS: Mapping[str, Row] = {
   ),
   "fedcurv": Row(
     _fed_curv,
-    _with({**_LOCAL_SETTINGS, **_SERVER_RATE}, dict(curvature=0.2)),
+    _with(dict(plain={}, other=_OTHER, **_SERVER_RATE), dict(curvature=0.2)),
     server_extra=_fed_curv_extra,
     client_state=_fed_curv_state,
   ),
@@ -423,11 +431,10 @@ REPLAYS: Mapping[str, Row] = {
     _twafl(all_layers=False),
     _with(
       {
-        **_LOCAL_SETTINGS,
+        "plain": dict(),
         **_SERVER_RATE,
-        "two_of_three": dict(freq=2),
-        "all_in_turn": dict(rounds_in_loop=2),
-        "old_count_less": dict(base=4.0),
+        "two_of_three": dict(freq=2, **_OTHER),
+        "old_count_less": dict(base=4.0, client_weighting="uniform"),
         "as_printed": dict(normalization="examples"),
       },
       dict(rounds_in_loop=3, freq=1),
@@ -437,35 +444,35 @@ REPLAYS: Mapping[str, Row] = {
   "tefl": Row(
     _twafl(all_layers=True),
     {
-      **_LOCAL_SETTINGS,
+      "plain": dict(),
       **_SERVER_RATE,
       "old_count_less": dict(base=4.0),
-      "as_printed": dict(normalization="examples"),
+      "as_printed": {**_OTHER, **dict(normalization="examples")},
     },
     client_state=_tefl_state,
   ),
   "afl": Row(
     _twafl(all_layers=False),
-    _with(_LOCAL_SETTINGS, dict(rounds_in_loop=3, freq=1)),
+    _with(dict(plain={}, other=_OTHER), dict(rounds_in_loop=3, freq=1)),
     client_state=_twafl_state,
   ),
   "fedagg": Row(
     _fed_agg,
     _with(
       {
-        "anchored": dict(),
-        "literal": dict(rule="literal"),
+        "anchored": dict(epochs=3),
+        "literal": dict(rule="literal", direction="local"),
         "local": dict(direction="local"),
-        "all_steps": dict(planned_steps="all"),
+        "all_steps_uniform": dict(planned_steps="all", client_weighting="uniform"),
         "full": dict(epoch_gradient="full"),
-        "fixed_point": dict(estimates="fixed_point"),
-        "fixed_point_3": dict(estimates="fixed_point", passes=3, planned_steps="all"),
-        "fixed_point_literal": dict(estimates="fixed_point", rule="literal"),
-        "fixed_point_local": dict(estimates="fixed_point", direction="local"),
-        "uniform": dict(client_weighting="uniform"),
-        "whole": dict(batch_size=None),
+        "fixed_point_3_whole": dict(
+          estimates="fixed_point", passes=3, planned_steps="all", batch_size=None
+        ),
+        "fixed_point_literal_local": dict(
+          estimates="fixed_point", passes=1, rule="literal", direction="local"
+        ),
         "one_epoch": dict(epochs=1, batch_size=1, learning_rate=0.05),
-        "slow": dict(max_learning_rate=0.11),
+        "slow": dict(epochs=3, max_learning_rate=0.11),
       },
       dict(alpha=0.3, max_learning_rate=0.4, direction="aggregated"),
     ),
@@ -478,14 +485,12 @@ REPLAYS: Mapping[str, Row] = {
       {
         "plain": dict(),
         "gamma": dict(gamma=1.0),
-        "no_range": dict(clip_range="none"),
-        "no_pseudo": dict(pseudo_steps=0),
-        "examples": dict(client_weighting="examples"),
-        "whole": dict(batch_size=None),
+        "no_range_whole": dict(clip_range="none", batch_size=None),
+        "no_pseudo_examples": dict(pseudo_steps=0, client_weighting="examples"),
         "one_epoch": dict(epochs=1, batch_size=1, learning_rate=0.05),
         **_SERVER_RATE,
       },
-      dict(gamma=0.5, pseudo_step=0.2, perturbation_ratio=0.3, pseudo_steps=4),
+      dict(gamma=0.5, pseudo_step=0.2, perturbation_ratio=0.3),
     ),
   ),
   "fedreg_mg": Row(
@@ -496,7 +501,7 @@ REPLAYS: Mapping[str, Row] = {
         "gamma": dict(gamma=1.0),
         "examples": dict(client_weighting="examples"),
       },
-      dict(gamma=0.5, pseudo_step=0.2, perturbation_ratio=0.3, pseudo_steps=4),
+      dict(gamma=0.5, pseudo_step=0.2, perturbation_ratio=0.3),
     ),
   ),
   "dpsgd": Row(

@@ -17,12 +17,10 @@ NAMES = ("fedprox", "fedreg_mg", "fedavg_dpsgd")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_client_work_is_that_of_a_round(in_process, problem_of, name):
-  problem = problem_of("linear")
-  hparams = driver.hparams_of(name, learning_rate=0.2)
-  process = driver.build(name, problem, hparams)
-  federation = driver.Federation(process, problem, hparams, seed=3)
-  x, y = problem.clients[1]
+def test_client_work_is_that_of_a_round(federate, name):
+  federation = federate(name, seed=3)
+  process = federation.process
+  x, y = federation.problem.clients[1]
   result = tf.function(process.client_work)(
     federation.state.variables,
     process.initialize_client(),
@@ -34,9 +32,7 @@ def test_client_work_is_that_of_a_round(in_process, problem_of, name):
   driver.assert_within_rounding(federation.weights, expected)
 
 
-def test_client_work_of_clients_that_estimate_together_is_refused(in_process, problem_of):
-  problem = problem_of("linear")
-  hparams = driver.hparams_of("fedagg", estimates="fixed_point")
-  process = driver.build("fedagg", problem, hparams)
+def test_client_work_of_clients_that_estimate_together_is_refused(federate):
+  process = federate("fedagg", **driver.ESTIMATES).process
   with pytest.raises(ValueError, match="first estimate something together"):
     process.client_work(None, None, None, None)

@@ -37,7 +37,7 @@ MEANS = {
   "scaffold": {
     "option_I": dict(option="I"),
     "option_II": dict(option="II"),
-    "momentum": dict(option="II", momentum=0.9),
+    "momentum": dict(option="II", momentum=0.9, batch_size=None),
     "examples": dict(client_weighting="examples"),
     "server_rate": dict(server_learning_rate=0.6),
   },
@@ -103,7 +103,7 @@ TEMPORAL = {
     "server_rate": dict(server_learning_rate=0.6, **LAYERWISE),
   },
   "tefl": {"plain": dict(), "old_count_less": dict(base=4.0)},
-  "afl": {"plain": LAYERWISE, "uniform": dict(client_weighting="uniform", **LAYERWISE)},
+  "afl": {"plain": LAYERWISE},
 }
 TEMPORAL_CASES = [(name, label) for name, row in TEMPORAL.items() for label in row]
 

@@ -15,7 +15,7 @@ every_poison = pytest.mark.parametrize("poison", problems.POISONS)
 # FedAgg's other estimates are exchanges before the training: in these, too, it counts for
 # nothing.
 CASES = [(name, {}) for name in registry.ALGORITHMS] + [
-  ("fedagg", dict(estimates="fixed_point", direction="aggregated")),
+  ("fedagg", driver.ESTIMATES),
 ]
 
 

@@ -13,7 +13,7 @@ from tff_algos.algorithms import registry
 
 ROUNDS = ((0, 1), (2, 0, 3))
 CASES = [(name, {}) for name in registry.ALGORITHMS] + [
-  ("fedagg", dict(estimates="fixed_point", passes=1)),
+  ("fedagg", driver.ESTIMATES),
 ]
 
 

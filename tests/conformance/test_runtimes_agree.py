@@ -39,7 +39,7 @@ def on_worker(local_worker, in_process):
 # other estimates are exchanges before the training, with nothing kept.
 CASES = [(name, {}) for name in registry.ALGORITHMS] + [
   ("fedgg", dict(direction="broadcast")),
-  ("fedagg", dict(estimates="fixed_point", direction="aggregated")),
+  ("fedagg", driver.ESTIMATES),
   ("scaffold", dict(option="I", momentum=0.9)),
 ]
 

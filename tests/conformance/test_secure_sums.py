@@ -21,7 +21,7 @@ from tff_algos.runtimes import compiler
 # Settings with a wire format of their own.
 CASES = [(name, {}) for name in registry.ALGORITHMS] + [
   ("fedgg", dict(direction="broadcast")),
-  ("fedagg", dict(estimates="fixed_point")),
+  ("fedagg", driver.ESTIMATES),
   ("fedagg", dict(epochs=1)),
 ]
 
