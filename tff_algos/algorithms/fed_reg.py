@@ -178,13 +178,18 @@ def build_fed_reg_mg(
   return _build(model, hparams, model_aggregator, modified_gradient=True)
 
 
-def _build(
-  model: Model,
-  hparams: FedRegHparams,
-  model_aggregator: Optional[rounds.AggregationFactory],
-  *,
-  modified_gradient: bool,
-) -> StatefulProcess:
+def build_client_update(
+  model: Model, *, modified_gradient: bool = False
+) -> rounds.ClientUpdate:
+  """Makes what a client does in a round, for `rounds.Round`.
+
+  Args:
+    model: The model to train; it must have `soft_targets`.
+    modified_gradient: As in `build_fed_reg_mg`.
+
+  Raises:
+    InputError: The model has no `soft_targets`.
+  """
   soft_targets = model.soft_targets
   if soft_targets is None:
     raise InputError(
@@ -240,6 +245,17 @@ def _build(
     )
     return model_update(h.client_weighting, start, result, examples, client_state)
 
+  return client_update
+
+
+def _build(
+  model: Model,
+  hparams: FedRegHparams,
+  model_aggregator: Optional[rounds.AggregationFactory],
+  *,
+  modified_gradient: bool,
+) -> StatefulProcess:
+  client_update = build_client_update(model, modified_gradient=modified_gradient)
   return composer.compose_process(
     model,
     hparams,

@@ -9,6 +9,7 @@ Xu, Hong, Huang, Jiang (FedReg), ICLR 2022, Section 4.3 and Appendix B.3.
 from __future__ import annotations
 
 import dataclasses
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -22,7 +23,6 @@ from tff_algos.client_data import ClientInput, Examples
 from tff_algos.client_work import gradients, tree_math
 from tff_algos.errors import InputError
 from tff_algos.models.functional import Model, Weights
-from tff_algos.templates.rounds import ServerVariables
 
 _PATH = tf.TensorSpec([], tf.string)
 
@@ -98,8 +98,8 @@ def build_pseudo_fisher(
     raise InputError("With pseudo_steps=0 there are no pseudo data: raise it.")
   whole: Any = None  # A batch of all examples.
   one_step = dataclasses.replace(hparams, epochs=1, batch_size=whole)
-  work = fed_reg.build_fed_reg(model, one_step).client_work
-  assert work is not None and model.soft_targets is not None
+  train = fed_reg.build_client_update(model)
+  assert model.soft_targets is not None
   # To this model pseudo data are examples.
   on_pseudo_data = dataclasses.replace(
     model, preprocess=lambda x: x, example_losses=model.soft_targets.losses
@@ -111,8 +111,8 @@ def build_pseudo_fisher(
   )
   def of_client(start, path, seed):
     examples = client_data.read(path, model.example_spec)
-    message = work(ServerVariables(start, ()), (), examples, seed).message
-    weights = tree_math.add(start, tuple(message["model"]))
+    trained = train(OrderedDict(model=start), (), examples, seed, one_step)
+    weights = tree_math.add(start, tuple(trained.message["model"]))
     pseudo = fed_reg.pseudo_data_of(model, start, examples, seed, one_step)
     pseudo_examples = Examples(pseudo.x, pseudo.targets)
     total = sum_of_squares(on_pseudo_data, weights, pseudo_examples)

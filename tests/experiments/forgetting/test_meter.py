@@ -15,7 +15,7 @@ from tff_algos.errors import InputError
 
 _HPARAMS = {
   "fedavg": dict(epochs=1),
-  "fedreg": dict(epochs=1, gamma=1.0),
+  "fedreg": dict(epochs=1, gamma=1.0, pseudo_steps=2),
   "scaffold": {},
   "fedsgd": {},
   "twafl": {},
