@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import json
 import os
@@ -35,18 +36,52 @@ _INDEX = "https://pypi.org/simple/tensorflow-federated/"
 class _Scheduling(LoadFileScheduling):
   """A file's tests go to one process; those of conformance by algorithm.
 
-  An algorithm's name is the first of a test's parameters there; its tests, in whichever
-  files, share the processes that `federate` has built. Notebooks share nothing.
+  An algorithm's name is the first of a test's parameters there, or that of the test
+  begins with it; its tests, in whichever files, share the processes that `federate` has
+  built. Notebooks share nothing.
   """
 
   def _split_scope(self, nodeid: str) -> str:
     if nodeid.startswith("tests/tutorials/test_notebooks.py"):
       return nodeid
     shared = "tests/conformance/"
-    _, bracket, parameters = nodeid.partition("[")
-    if bracket and nodeid.startswith(shared):
-      return shared + re.split(r"[-\]]", parameters)[0]
+    if nodeid.startswith(shared):
+      test, bracket, parameters = nodeid.partition("[")
+      name = re.search(r"::test_(fed[a-z]+|scaffold|twafl|tefl|afl|sgd)_", test)
+      if name:
+        return shared + name[1]
+      if bracket:
+        return shared + re.split(r"[-\]]", parameters)[0]
     return super()._split_scope(nodeid)
+
+
+def pytest_collection_finish() -> None:
+  """What was imported is not garbage, and half of what there is to look at."""
+  gc.collect()
+  gc.freeze()
+
+
+# Beyond so many bytes more than after the last time, what is garbage is given back: to
+# the system too, for what TensorFlow frees stays with the process.
+_MOST_GARBAGE = 400 * 2**20
+_held = 0
+
+
+def _resident() -> int:
+  pages = pathlib.Path("/proc/self/statm").read_text().split()[1]
+  return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem) -> None:
+  """Between modules, when the fixtures of the one before are gone."""
+  global _held
+  if nextitem is not None and nextitem.path == item.path:
+    return
+  if _resident() > _held + _MOST_GARBAGE:
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    _held = _resident()
 
 
 def pytest_xdist_make_scheduler(config, log) -> _Scheduling:
@@ -68,8 +103,6 @@ def in_process():
   """The in_process runtime, installed while the tests that ask for it run."""
   from tff_algos.runtimes import runtime  # Not every test needs TensorFlow.
 
-  gc.collect()
-  gc.freeze()  # What was imported is not garbage, and half of what there is to look at.
   with runtime.create_runtime("in_process") as installed:
     yield installed
 

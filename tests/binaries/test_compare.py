@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from training import assert_refused
 
 
 def _compare(*args):
@@ -44,12 +45,12 @@ def test_program_writes_a_picture_and_prints_the_table(write_run, tmp_path):
   ],
 )
 def test_bad_input_gets_one_sentence_and_nothing_is_written(
-  write_run, tmp_path, wrong, said
+  write_run, fork_program, tmp_path, wrong, said
 ):
   run = write_run(tmp_path / "a")
   write_run(tmp_path / "unmeasured", rounds=["1,2.0,,1.0,0,5,5"])
   args = [f"--runs={run}", f"--out={tmp_path}/a.png"]
-  done = _compare(*args, *(w.format(tmp=tmp_path) for w in wrong))
-  assert done.returncode == 2
-  assert said in done.stderr and len(done.stderr.strip().split("\n")) == 1
-  assert not list(tmp_path.glob("*.png")) and not done.stdout
+  args += [w.format(tmp=tmp_path) for w in wrong]
+  done = fork_program("compare.py", *args, cwd=tmp_path)
+  assert_refused(done, said)
+  assert not list(tmp_path.glob("*.png"))

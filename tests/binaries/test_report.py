@@ -35,14 +35,14 @@ def test_program_writes_the_page(write_run, tmp_path):
   ],
 )
 def test_bad_input_and_a_full_disk_get_one_sentence_and_nothing_is_written(
-  write_run, tmp_path, wrong, status, said
+  write_run, fork_program, tmp_path, wrong, status, said
 ):
   run = write_run(tmp_path / "a")
   before = sorted(tmp_path.rglob("*"))
   args = [f"--runs={run}", f"--out={tmp_path}/a.html"]
-  done = _program(*args, wrong.format(tmp=tmp_path))
-  assert done.returncode == status
-  assert said in done.stderr and len(done.stderr.strip().split("\n")) == 1
+  done = fork_program("report.py", *args, wrong.format(tmp=tmp_path), cwd=tmp_path)
+  assert done.status == status
+  assert said in done.err and len(done.err.strip().split("\n")) == 1
   assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -27,24 +27,27 @@ def _program(*words: str) -> subprocess.CompletedProcess:
     (["--table=1", "--norun", "--only=absent"], "--only=absent is in none of the names"),
   ],
 )
-def test_bad_input_gets_one_sentence(words, said, tmp_path):
-  done = _program(*words, f"--out={tmp_path / 'out'}")
-  assert done.returncode == 2
-  assert said in done.stderr
-  assert "Traceback" not in done.stderr
+def test_bad_input_gets_one_sentence(fork_program, words, said, tmp_path):
+  flags = [*words, f"--out={tmp_path / 'out'}"]
+  done = fork_program("fedgg_tables.py", *flags, cwd=tmp_path)
+  assert done.status == 2
+  assert said in done.err
+  assert "Traceback" not in done.err
   assert not (tmp_path / "out").exists()
 
 
-def test_out_that_is_no_folder_and_rates_that_are_none_get_one_sentence(tmp_path):
+def test_out_that_is_no_folder_and_rates_that_are_none_get_one_sentence(
+  fork_program, tmp_path
+):
   (tmp_path / "file").write_text("")
-  done = _program("--table=1", "--norun", f"--out={tmp_path / 'file'}")
-  assert done.returncode == 2 and done.stderr.count("\n") == 1
-  assert "is not a folder that can be written to" in done.stderr
-  command = [sys.executable, "binaries/fedavg_tables.py", "--list"]
-  command += ["--learning_rates=0.1,high"]
-  done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-  assert done.returncode == 2 and done.stderr.count("\n") == 1
-  assert "must be positive numbers; found 'high'" in done.stderr
+  flags = ["--table=1", "--norun", f"--out={tmp_path / 'file'}"]
+  done = fork_program("fedgg_tables.py", *flags, cwd=tmp_path)
+  assert done.status == 2 and done.err.count("\n") == 1
+  assert "is not a folder that can be written to" in done.err
+  flags = ["--list", "--learning_rates=0.1,high"]
+  done = fork_program("fedavg_tables.py", *flags, cwd=tmp_path)
+  assert done.status == 2 and done.err.count("\n") == 1
+  assert "must be positive numbers; found 'high'" in done.err
 
 
 def test_what_only_lets_nothing_pass_of_is_not_written(tmp_path):

@@ -249,7 +249,7 @@ def _build(tree) -> tff.Computation:
 
 
 @hypothesis.settings(
-  max_examples=30,
+  max_examples=20,
   deadline=None,
   derandomize=True,
   phases=[hypothesis.Phase.generate],  # Making an example smaller takes minutes.

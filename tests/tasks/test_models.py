@@ -307,6 +307,7 @@ def small_vit(tmp_path_factory):
   with pytest.MonkeyPatch.context() as patched:
     patched.setenv("TFF_ALGOS_VIT_WEIGHTS", str(path))
     yield arrays
+  _build.cache_clear()  # Some hundred million weights.
 
 
 def test_every_task_is_counted():
