@@ -14,13 +14,16 @@ kernel, which knows none of the names that the cells have made.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import pathlib
 import queue
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 
 from IPython import get_ipython
 from IPython.display import clear_output, publish_display_data
@@ -108,29 +111,41 @@ def _run(code: str, manager: KernelManager, client) -> None:
   """
   cell = client.execute(code, allow_stdin=False)
   error = None
-  while True:
-    try:
-      message = client.get_iopub_msg(timeout=1)
-    except queue.Empty:
-      if not manager.is_alive():
-        raise RuntimeError(
-          "The kernel that ran the cells has ended: restart the notebook's kernel."
-        ) from None
-      continue
-    except KeyboardInterrupt:
-      manager.interrupt_kernel()  # What the cell then raises comes as its error.
-      continue
-    if message["parent_header"].get("msg_id") != cell:
-      continue
-    kind, content = message["msg_type"], message["content"]
-    if kind == "error":
-      error = CellError(content["ename"], content["evalue"], content["traceback"])
-    elif kind == "status" and content["execution_state"] == "idle":
-      break
-    else:
-      _show(kind, content)
+  with _noted_interrupts() as interrupts:
+    while True:
+      if interrupts:
+        interrupts.clear()
+        manager.interrupt_kernel()  # What the cell then raises comes as its error.
+      try:
+        message = client.get_iopub_msg(timeout=0.2)
+      except queue.Empty:
+        if not manager.is_alive():
+          raise RuntimeError(
+            "The kernel that ran the cells has ended: restart the notebook's kernel."
+          ) from None
+        continue
+      if message["parent_header"].get("msg_id") != cell:
+        continue
+      kind, content = message["msg_type"], message["content"]
+      if kind == "error":
+        error = CellError(content["ename"], content["evalue"], content["traceback"])
+      elif kind == "status" and content["execution_state"] == "idle":
+        break
+      else:
+        _show(kind, content)
   if error is not None:
     raise error
+
+
+@contextlib.contextmanager
+def _noted_interrupts() -> Iterator[list[int]]:
+  """A list that interrupts are put in; one raised could lose the message waited for."""
+  noted: list[int] = []
+  before = signal.signal(signal.SIGINT, lambda number, frame: noted.append(number))
+  try:
+    yield noted
+  finally:
+    signal.signal(signal.SIGINT, before)
 
 
 def _show(kind: str, content: dict) -> None:
