@@ -22,6 +22,7 @@ _PROGRAMS = [
   "heterogeneity",
   "import_data",
   "report",
+  "sweep",
   "train",
   "twafl_tables",
   "worker",
