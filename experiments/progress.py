@@ -81,9 +81,19 @@ def describe(record: loop.Record) -> str:
   return ", ".join(parts)
 
 
+_outer: list[Callable[[], bool]] = []
+
+
 @contextlib.contextmanager
 def stopping_on_signal() -> Iterator[Callable[[], bool]]:
-  """Lets Ctrl-C and SIGTERM end the run after its round; a second one ends it now."""
+  """Lets Ctrl-C and SIGTERM end the run after its round; a second one ends it now.
+
+  Within another it is that one: of several runs, a signal in the last round of one ends
+  them all.
+  """
+  if _outer:
+    yield _outer[-1]
+    return
   stop = threading.Event()
   first = 0.0
 
@@ -102,8 +112,10 @@ def stopping_on_signal() -> Iterator[Callable[[], bool]]:
 
   numbers = (signal.SIGINT, signal.SIGTERM)
   before = [signal.signal(number, handle) for number in numbers]
+  _outer.append(stop.is_set)
   try:
     yield stop.is_set
   finally:
+    _outer.pop()
     for number, handler in zip(numbers, before):
       signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""The flags of train.py beyond the task's and the algorithm's: how a run is simulated."""
+"""The flags of a run beyond its algorithm's own: task, split, simulation, runtime."""
 
 from __future__ import annotations
 
@@ -6,10 +6,104 @@ import sys
 
 from absl import flags
 
+from tasks import registry as tasks_registry
+
 
 def define() -> None:
   """Defines them."""
   place = dict(module_name=sys.argv[0])  # Where absl looks for what --help shows.
+  flags.DEFINE_string(
+    "task",
+    "digits_cnn",
+    f"One of {', '.join(tasks_registry.TASKS)}; or module:attribute, a "
+    "tasks.registry.Task of your own.",
+    **place,
+  )
+  flags.DEFINE_integer("rounds", None, "Rounds in all; default: the task's.", **place)
+  flags.DEFINE_integer(
+    "num_clients",
+    None,
+    "All clients (N); default: the task's, or as many roles, users or sources as its "
+    "data have.",
+    **place,
+  )
+  flags.DEFINE_integer(
+    "clients_per_round", None, "Clients of one round; default: the task's.", **place
+  )
+  flags.DEFINE_string(
+    "partition",
+    None,
+    "How the examples are split over the clients: name or name:key=value,..., such as "
+    "iid, shards:shards_per_client=2, dirichlet:beta=0.1; default: the task's.",
+    **place,
+  )
+  flags.DEFINE_integer(
+    "partition_seed",
+    0,
+    "Seed of the split, so that repeats with other --seed share it.",
+    **place,
+  )
+  flags.DEFINE_string(
+    "data_dir",
+    None,
+    "Folder of the data set: a TFDS folder or, for CIFAR-10, one with train/ and test/ "
+    "pictures, or what the publisher of another set hands out; default: TFDS's own.",
+    **place,
+  )
+  flags.DEFINE_string(
+    "cache_dir",
+    "~/.cache/tff_algos",
+    "Folder for prepared client data, used again.",
+    **place,
+  )
+  flags.DEFINE_integer(
+    "eval_every", 1, "Rounds between evaluations on the test set.", **place
+  )
+  flags.DEFINE_integer(
+    "checkpoint_every", 10, "Rounds between checkpoints; 0: only when stopped.", **place
+  )
+  flags.DEFINE_float(
+    "target_accuracy", None, "Report the first round that reaches it, 0 to 1.", **place
+  )
+  flags.DEFINE_string(
+    "runtime", "in_process", "in_process, local_worker or remote_workers.", **place
+  )
+  flags.DEFINE_integer(
+    "threads",
+    None,
+    "Clients worked on at once on each device of in_process; default: one on a GPU, on "
+    "the CPU one for each core.",
+    **place,
+  )
+  flags.DEFINE_list(
+    "devices",
+    None,
+    "Where in_process places clients, in turn: GPU:0,GPU:1; default: all GPUs, else "
+    "CPU:0.",
+    **place,
+  )
+  flags.DEFINE_list(
+    "workers",
+    None,
+    "The workers of remote_workers, started by binaries/worker.py: host:port,...",
+    **place,
+  )
+  flags.DEFINE_string(
+    "worker_certificate",
+    None,
+    "What remote_workers shows the workers, a PEM file; without it, its key and its "
+    "authority: they run with --trusted_network.",
+    **place,
+  )
+  flags.DEFINE_string(
+    "worker_key", None, "The certificate's private key, a PEM file.", **place
+  )
+  flags.DEFINE_string(
+    "worker_authority",
+    None,
+    "The certificate of the authority that signed the workers', a PEM file.",
+    **place,
+  )
   flags.DEFINE_boolean(
     "quiet", False, "Print nothing but errors and the last line, the summary.", **place
   )

@@ -66,12 +66,7 @@ def run(
   command_line.check_folder("run_dir", folder.path)
   command_line.check_folder("cache_dir", os.path.expanduser(config.cache_dir))
   folder.check({"flags": dataclasses.asdict(config)}, free=FREE_SETTINGS)
-  tls = _check_workers(config)
-  if config.runtime == "in_process":
-    try:
-      in_process.prepare(config.devices)
-    except ValueError as error:  # Of the devices.
-      raise InputError(str(error)) from error
+  tls = prepare_runtime(config)
   _refuse_to_lose(folder, config, resume)
   prepared = prepare(config)
   watcher, watched = watch(prepared)
@@ -130,6 +125,21 @@ def _refuse_to_lose(folder: RunFolder, config: Config, resume: bool) -> None:
       f"{folder.path} holds a finished run without its {CHECKPOINTS}, which cannot be "
       "gone on with: move it away or choose another --run_dir."
     )
+
+
+def prepare_runtime(config: Config) -> Optional[tunnel.TlsFiles]:
+  """Sets TensorFlow's threads, before it does anything; the certificates of a tunnel.
+
+  Raises:
+    InputError: The settings of the runtime cannot be used.
+  """
+  tls = _check_workers(config)
+  if config.runtime == "in_process":
+    try:
+      in_process.prepare(config.devices)
+    except ValueError as error:  # Of the devices.
+      raise InputError(str(error)) from error
+  return tls
 
 
 def _check_workers(config: Config) -> Optional[tunnel.TlsFiles]:

@@ -19,7 +19,8 @@ from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.errors import InputError
 from tff_algos.templates.algorithm import Algorithm
 
-_COMMON = ("epochs", "batch_size", "learning_rate", "momentum")
+#: Hyper-parameters whose flags have no algorithm's name before them.
+COMMON = ("epochs", "batch_size", "learning_rate", "momentum")
 
 
 def parse(argv: Sequence[str]) -> list[str]:
@@ -36,15 +37,15 @@ def parse(argv: Sequence[str]) -> list[str]:
     raise InputError(str(error)) from error
   if "--list" in argv:
     return command_line.parse_flags([argv[0], "--list"])
-  held = _held(_value_in(argv, "run_dir", "")) if _resumes(argv) else {}
+  held = _held(value_in(argv, "run_dir", "")) if _resumes(argv) else {}
   for name in ("algorithm", "task"):
     flags.FLAGS.set_default(name, str(held.get(name, flags.FLAGS[name].default)))
-  algorithm, task = _value_in(argv, "algorithm"), _value_in(argv, "task")
+  algorithm, task = value_in(argv, "algorithm"), value_in(argv, "task")
   row = algorithms_registry.get(algorithm)
   if ":" not in task:
     tasks_registry.get(task)
-  _define_hparam_flags(row)
-  _check_foreign_flags(argv, algorithm)
+  define_hparam_flags([row])
+  check_foreign_flags(argv, [algorithm])
   return command_line.parse_flags(argv)
 
 
@@ -65,7 +66,7 @@ def config() -> Config:
     values.algorithm,
     values.task,
     held=held or None,
-    hparams=_given_hparams(algorithms_registry.get(values.algorithm)),
+    hparams=given_hparams(algorithms_registry.get(values.algorithm)),
     **given,
   )
   if held:  # Before TensorFlow is imported.
@@ -95,7 +96,7 @@ def _resumes(argv: Sequence[str]) -> bool:
   return any(word.partition("=")[0] in ("-resume", "--resume") for word in argv)
 
 
-def _value_in(argv: Sequence[str], flag: str, default: Optional[str] = None) -> str:
+def value_in(argv: Sequence[str], flag: str, default: Optional[str] = None) -> str:
   """A flag's value before flags are parsed: which flags there are depends on it."""
   value = flags.FLAGS[flag].default if default is None else default
   for i, word in enumerate(argv):
@@ -105,19 +106,33 @@ def _value_in(argv: Sequence[str], flag: str, default: Optional[str] = None) -> 
   return value
 
 
-def _define_hparam_flags(row: Algorithm) -> None:
+def define_hparam_flags(rows: Sequence[Algorithm]) -> None:
+  """Defines the flags of the hyper-parameters of algorithms, shared ones once.
+
+  Raises:
+    InputError: One would have the name of another flag.
+  """
+  shared: set[str] = set()
+  for row in rows:
+    _define_flags_of(row, shared)
+
+
+def _define_flags_of(row: Algorithm, shared: set[str]) -> None:
   for field in dataclasses.fields(row.hparams_class):
-    default = "the task" if field.name in _COMMON else field.default
+    default = "the task" if field.name in COMMON else field.default
     help_text = (
       f"{field.metadata['help']} Range: {hyper_parameters.range_text(field)}. Default: "
       f"{default}. Source: {field.metadata['source']}."
     )
-    name = _flag_name(row, field.name)
+    name = flag_name(row, field.name)
+    if name in shared:
+      continue
     if name in flags.FLAGS:
       raise InputError(
         f"The hyper-parameter {field.name} of {row.name} would have the flag --{name}, "
         "which this program has already: rename it, or the algorithm."
       )
+    shared.update([name] if name in COMMON else [])
     # `main` is where absl looks for the flags that --help shows.
     place = dict(module_name=sys.argv[0])
     if field.metadata["optional"]:
@@ -132,11 +147,14 @@ def _define_hparam_flags(row: Algorithm) -> None:
       flags.DEFINE_string(name, None, help_text, **place)
 
 
-def _flag_name(row: Algorithm, hparam: str) -> str:
-  return hparam if hparam in _COMMON else f"{row.name}_{hparam}"
+def flag_name(row: Algorithm, hparam: str) -> str:
+  """The flag of a hyper-parameter."""
+  return hparam if hparam in COMMON else f"{row.name}_{hparam}"
 
 
-def _check_foreign_flags(argv: Sequence[str], algorithm: str) -> None:
+def check_foreign_flags(argv: Sequence[str], algorithms: Sequence[str]) -> None:
+  """Raises `InputError` for the flag of an algorithm that is not among those run."""
+  which = " and ".join(algorithms)
   for word in argv[1:]:
     if not word.startswith("-"):
       continue
@@ -145,26 +163,32 @@ def _check_foreign_flags(argv: Sequence[str], algorithm: str) -> None:
       continue
     # The longest name: fedreg_mg_gamma is not a flag of fedreg.
     owners = [a for a in algorithms_registry.ALGORITHMS if name.startswith(f"{a}_")]
-    owner = max(owners, key=len, default=algorithm)
-    if owner != algorithm:
+    owner = max(owners, key=len, default=None)
+    if owner is not None and owner not in algorithms:
+      flag = "algorithm" if "algorithm" in flags.FLAGS else "algorithms"
       raise InputError(
-        f"--{name} is a flag of {owner}, but this run's algorithm is {algorithm}: "
-        f"leave it out or choose --algorithm={owner}."
+        f"--{name} is a flag of {owner}, but this run's algorithm is {which}: "
+        f"leave it out or choose --{flag}={owner}."
       )
-    if name in _COMMON:
-      raise InputError(
-        f"{algorithm} has no hyper-parameter {name}, so leave --{name} out."
-      )
+    if name in COMMON:
+      raise InputError(f"{which} has no hyper-parameter {name}, so leave --{name} out.")
 
 
-def _given_hparams(row: Algorithm) -> dict[str, Any]:
+def given_hparams(row: Algorithm) -> dict[str, Any]:
+  """The hyper-parameters of an algorithm that the parsed flags give."""
   given = {}
   for field in dataclasses.fields(row.hparams_class):
-    value = flags.FLAGS[_flag_name(row, field.name)].value
+    value = flags.FLAGS[flag_name(row, field.name)].value
     if value is not None:
-      is_number = field.metadata["optional"]
-      given[field.name] = _whole_number_or_inf(field.name, value) if is_number else value
+      given[field.name] = hparam_value(field, value)
   return given
+
+
+def hparam_value(field: dataclasses.Field, value: Any) -> Any:
+  """A hyper-parameter as its class takes it, of what its flag has parsed."""
+  if not field.metadata["optional"]:
+    return value
+  return _whole_number_or_inf(field.name, value)
 
 
 def _whole_number_or_inf(name: str, text: str) -> Optional[int]:

@@ -23,6 +23,7 @@ _PROGRAMS = [
   "heterogeneity",
   "import_data",
   "report",
+  "sweep",
   "train",
   "twafl_tables",
   "worker",

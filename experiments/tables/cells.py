@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 from experiments import command_line
@@ -39,7 +39,7 @@ class Settings(NamedTuple):
 
   Attributes:
     out: The folder of tables, figures and runs.
-    repeats: Runs of each cell, with seeds 0, 1, ...
+    seeds: Those of the runs of each cell.
     rounds_scale: What the rounds of every cell are multiplied by.
     only: Texts of which a name must hold one to be run; none: all are.
     data_dirs: Data set to folder; the data set is the first word of a task's name.
@@ -47,7 +47,7 @@ class Settings(NamedTuple):
   """
 
   out: str
-  repeats: int = 1
+  seeds: Sequence[int] = (0,)
   rounds_scale: float = 1.0
   only: Sequence[str] = ()
   data_dirs: Mapping[str, str] = {}
@@ -68,7 +68,7 @@ def curves_by_seed(cell: Cell, settings: Settings) -> list[Optional[Curve]]:
   """A cell's runs, one a seed; None for those that are not done."""
   return [
     None if run is None else first_rounds(run, scaled(cell.rounds, settings.rounds_scale))
-    for run in (_read(cell, seed, settings) for seed in range(settings.repeats))
+    for run in (_read(cell, seed, settings) for seed in settings.seeds)
   ]
 
 
@@ -137,28 +137,40 @@ def unfinished(cells: Sequence[Cell], settings: Settings) -> str:
   """How far a run is that goes on or was stopped; "" if there is none."""
   for cell in cells:
     rounds = scaled(cell.rounds, settings.rounds_scale)
-    for seed in range(settings.repeats):
+    for seed in settings.seeds:
       run = _read(cell, seed, settings)
       if run is not None and len(run.records) < rounds:
         return f"{len(run.records)} of {rounds} rounds"
   return ""
 
 
-def run_cells(cells: Sequence[Cell], settings: Settings) -> list[str]:
+def run_in_child(cell: Cell, seed: int, settings: Settings) -> int:
+  """Does a run in a process of its own, which holds its compiled rounds; its status."""
+  return run_program(train_command(cell, seed, settings))
+
+
+def run_cells(
+  cells: Sequence[Cell],
+  settings: Settings,
+  run_one: Callable[[Cell, int, Settings], int] = run_in_child,
+) -> list[str]:
   """Runs what is not done yet, in order; the names of the runs that failed.
 
-  One process a run, as each holds its compiled rounds.
+  Args:
+    cells: What to run.
+    settings: Of the program.
+    run_one: Does a run of a cell with a seed; its exit status.
   """
   wanted = [cell for cell in cells if is_wanted(cell.name, settings)]
   failed = []
   for k, cell in enumerate(wanted, 1):
     rounds = scaled(cell.rounds, settings.rounds_scale)
-    for seed in range(settings.repeats):
+    for seed in settings.seeds:
       run = _read(cell, seed, settings)
       if run is not None and len(run.records) >= rounds + (not run.has_ended):
         continue
       print(f"cell {k} of {len(wanted)}: {cell.name}, seed {seed}", flush=True)
-      if run_program(train_command(cell, seed, settings)):
+      if run_one(cell, seed, settings):
         failed.append(f"{cell.name}, seed {seed}")
   return failed
 

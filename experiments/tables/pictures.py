@@ -54,9 +54,10 @@ def draw_table(
     axes.grid(alpha=0.3)
   frames[0].set_yticks(range(len(rows)), rows)
   frames[0].invert_yaxis()
-  picture.legend(
-    list(handles.values()), list(handles), loc="outside lower center", ncols=2
-  )
+  if "paper" in handles:  # Else there is nothing to tell ours from.
+    picture.legend(
+      list(handles.values()), list(handles), loc="outside lower center", ncols=2
+    )
   picture.suptitle(title, fontsize="medium")
   picture.savefig(path, dpi=120)
 

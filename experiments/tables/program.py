@@ -152,7 +152,7 @@ def print_list(items: Mapping[str, Item], settings: Settings) -> None:
   """Prints what there is, and how many cells of it are done."""
   for key, item in items.items():
     cells = cells_of(item)
-    done = sum(len(curves_of(c, settings)) == settings.repeats for c in cells)
+    done = sum(len(curves_of(c, settings)) == len(settings.seeds) for c in cells)
     state = f"{done} of {len(cells)} cells done" if cells else item_program(item)
     print(f"{key:<9} {item.title} ({state})")
 
@@ -214,7 +214,7 @@ def _settings(paper: str) -> Settings:
   command_line.check_folder("out", out)
   return Settings(
     out=out,
-    repeats=flags.FLAGS.repeats,
+    seeds=range(flags.FLAGS.repeats),
     rounds_scale=scale,
     only=flags.FLAGS.only,
     data_dirs=data_dirs,

@@ -61,7 +61,7 @@ class Result(NamedTuple):
 
 def result_of(table: Table, row: Row, settings: Settings) -> Result:
   """What there is of a row."""
-  references: Sequence[Optional[Curve]] = [None] * settings.repeats
+  references: Sequence[Optional[Curve]] = [None] * len(settings.seeds)
   if row.reference is not None:
     references = curves_by_seed(row.reference, settings)
 

@@ -204,7 +204,7 @@ def _remarks(note: str, cells: Sequence[Cell], settings: Settings) -> str:
     machines = sorted({curve.machine for curve in curves if curve.machine})
     place = f" on {'; '.join(machines)}" if machines else ""
     parts.append(
-      f"{len(curves)} of {len(by_name) * settings.repeats} runs are done: {hours:.1f} "
+      f"{len(curves)} of {len(by_name) * len(settings.seeds)} runs are done: {hours:.1f} "
       f"hours of rounds and evaluations{place}."
     )
   return "".join(f"\n{part}\n" for part in parts)

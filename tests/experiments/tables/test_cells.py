@@ -64,7 +64,7 @@ def test_more_rounds_go_on_with_the_same_run(trained, capfd):
   assert cells.curves_of(cell, settings._replace(rounds_scale=0.5))[0].rounds == [1, 2]
   capfd.readouterr()
   assert cells.run_cells([cell], settings) == []
-  assert cells.run_cells([cell], settings._replace(only=["other"], repeats=2)) == []
+  assert cells.run_cells([cell], settings._replace(only=["other"], seeds=range(2))) == []
   assert capfd.readouterr().out == ""
 
 

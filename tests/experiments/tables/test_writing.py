@@ -18,7 +18,7 @@ def _settings_with(write_run, tmp_path, accuracies: dict) -> Settings:
   for (cell, seed), accuracy in accuracies.items():
     folder = tmp_path / "runs" / cell / f"seed{seed}"
     write_run(folder, rounds=[f"1,1.0,{accuracy},1.0,0,10,10"])
-  return Settings(str(tmp_path), repeats=1 + max(seed for _, seed in accuracies))
+  return Settings(str(tmp_path), seeds=range(1 + max(seed for _, seed in accuracies)))
 
 
 def _row(*names: str) -> Row:
@@ -110,7 +110,7 @@ def test_diverged_run_among_repeats_is_drawn_and_written(write_run, tmp_path, lo
     folder = tmp_path / f"runs/a/seed{seed}"
     write_run(folder, rounds=[f"1,{value},0.5,1.0,0,10,10"], head=head)
   panel = Panel("p", {"a": Cell("a", "fedavg", "digits_cnn", 1)})
-  settings = Settings(str(tmp_path), repeats=2)
+  settings = Settings(str(tmp_path), seeds=range(2))
   paths = writing.write_figure(Figure("F", (panel,), True), "figure1", settings)
   assert all(map(os.path.exists, paths))
 
