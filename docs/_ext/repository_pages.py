@@ -107,7 +107,10 @@ def _relink(app: Sphinx, docname: str, source: list[str]) -> None:
   if app.env.doc2path(docname).endswith(".ipynb"):
     # Cells have IPython's own lines, which are no Python.
     notebook = json.loads(text)
-    notebook["metadata"]["language_info"] = {"name": "ipython", "pygments_lexer": "ipython"}
+    notebook["metadata"]["language_info"] = {
+      "name": "ipython",
+      "pygments_lexer": "ipython",
+    }
     text = json.dumps(notebook)
   source[0] = text
 
