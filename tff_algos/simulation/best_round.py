@@ -72,8 +72,7 @@ def of_checkpoint(
   measured = [
     Best(record["round"], value, None)
     for record in records
-    if (value := _value(record, metric)) is not None
-    and record["round"] % eval_every == 0
+    if (value := _value(record, metric)) is not None and record["round"] % eval_every == 0
   ]
   best = max(measured, key=lambda b: (b.value, -b.round_num), default=None)
   return kept if best is not None and kept is not None and kept[:2] == best[:2] else best
