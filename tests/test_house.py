@@ -13,6 +13,7 @@ _TREES = ("tff_algos", "tasks", "experiments", "binaries")
 _PROGRAMS = [
   "benchmark",
   "compare",
+  "evaluate",
   "export",
   "fedagg_tables",
   "fedavg_tables",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import zipfile
 from collections.abc import Mapping
@@ -13,8 +14,11 @@ from experiments import preparation
 from experiments.config import Config, make_config
 from experiments.export import keras_files
 from experiments.run_folder.folder import read_manifest
+from tasks import registry as tasks_registry
+from tasks.registry import LoadedTask
 from tff_algos import to_keras
 from tff_algos.errors import InputError
+from tff_algos.models.functional import Model, Weights
 from tff_algos.runtimes import runtime as runtimes
 from tff_algos.simulation import checkpoints
 
@@ -22,7 +26,7 @@ _ADVICE = "give the folder of a run of train.py"
 
 
 class RunModel(NamedTuple):
-  """The model of a run.
+  """The model of a run, for those who use it.
 
   Attributes:
     keras_model: It, taking stored inputs and giving logits.
@@ -30,6 +34,20 @@ class RunModel(NamedTuple):
   """
 
   keras_model: tf.keras.Model
+  source: str
+
+
+class RunFunctions(NamedTuple):
+  """The model of a run, for those who evaluate it.
+
+  Attributes:
+    model: With the task's loss and metrics.
+    weights: The run's.
+    source: Where they are from, in words.
+  """
+
+  model: Model
+  weights: Weights
   source: str
 
 
@@ -82,20 +100,74 @@ def read(
     InputError: There is no run or no model in it, or that is none of Keras's.
   """
   config, manifest = config_of(run_dir, data_dir, cache_dir)
-  name = keras_files.BEST_MODEL if best else keras_files.MODEL
-  path = os.path.join(run_dir, name)
+  path = _file(run_dir, best)
   if os.path.exists(path):
     return RunModel(_open(path), path)
-  folder = os.path.join(run_dir, preparation.CHECKPOINTS)
-  if not checkpoints.exists(folder):
+  _check_kept(run_dir, best)
+  model = preparation.load(config).model
+  found = _from_checkpoint(run_dir, manifest, model, best)
+  return RunModel(to_keras(found.model, found.weights), found.source)
+
+
+def read_functions(
+  config: Config, manifest: dict[str, Any], loaded: LoadedTask, *, best: bool = False
+) -> RunFunctions:
+  """The model of a run's newest checkpoint, or else the one that it has kept.
+
+  A checkpoint gives the very numbers of the run, and is of any model.
+
+  Args:
+    config: Of `config_of`.
+    manifest: The same.
+    loaded: The run's task.
+    best: Whether to take the best round's, not the last.
+
+  Raises:
+    InputError: There is no model, or none of this task.
+  """
+  run_dir = config.run_dir
+  _check_kept(run_dir, best)
+  if checkpoints.exists(_checkpoints(run_dir)):
+    return _from_checkpoint(run_dir, manifest, loaded.model, best)
+  path = _file(run_dir, best)
+  spec = loaded.model.example_spec
+  keras_model = _open(path)
+  [inputs] = keras_model.inputs
+  if (inputs.dtype, inputs.shape[1:]) != (spec.x.dtype, spec.x.shape):
     raise InputError(
-      f"{run_dir} holds neither {name} nor a checkpoint: run it again, or go on with it "
-      "by train.py --resume."
+      f"{path} takes {inputs.dtype.name} {tuple(inputs.shape[1:])}, but the data hold "
+      f"{spec.x.dtype.name} {tuple(spec.x.shape)}: name the run's own by --data_dir."
     )
+  # It has the preprocessing in itself.
+  model = tasks_registry.get(config.task).make_model(keras_model, spec)
+  model = dataclasses.replace(model, preprocess=lambda x: x)
+  return RunFunctions(model, model.initial_weights, path)
+
+
+def _file(run_dir: str, best: bool) -> str:
+  return os.path.join(run_dir, keras_files.BEST_MODEL if best else keras_files.MODEL)
+
+
+def _checkpoints(run_dir: str) -> str:
+  return os.path.join(run_dir, preparation.CHECKPOINTS)
+
+
+def _check_kept(run_dir: str, best: bool) -> None:
+  path = _file(run_dir, best)
+  if not os.path.exists(path) and not checkpoints.exists(_checkpoints(run_dir)):
+    raise InputError(
+      f"{run_dir} holds neither {os.path.basename(path)} nor a checkpoint: run it again, "
+      "or go on with it by train.py --resume."
+    )
+
+
+def _from_checkpoint(
+  run_dir: str, manifest: dict[str, Any], model: Model, best: bool
+) -> RunFunctions:
   with runtimes.create_runtime("in_process"):
-    model = preparation.load(config).model
     found = preparation.newest_weights(run_dir, manifest, model, best=best)
-  return RunModel(to_keras(model, found.weights), f"{folder}, round {found.rounds}")
+  source = f"{_checkpoints(run_dir)}, round {found.rounds}"
+  return RunFunctions(model, found.weights, source)
 
 
 def _open(path: str) -> tf.keras.Model:

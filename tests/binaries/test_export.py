@@ -8,13 +8,11 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from typing import NamedTuple
 
 import numpy as np
 import pytest
-from programs import ROOT, Done
+from programs import ROOT
 from training import (
-  SMALL,
   assert_refused,
   keras_weights,
   metrics,
@@ -23,32 +21,12 @@ from training import (
   tree,
 )
 
-_ROUNDS = 8
-
-
-class Trained(NamedTuple):
-  """A run of the default task, whose data are raw pixels."""
-
-  folder: pathlib.Path
-  run_dir: pathlib.Path
-
-
-@pytest.fixture(scope="module")
-def trained(run_forked, tmp_path_factory) -> Trained:
-  folder = tmp_path_factory.mktemp("trained")
-  run_dir, where = place(folder)
-  # One client a round moves the model to and fro, so that the last is not the best.
-  flags = [*SMALL, "--clients_per_round=1", "--epochs=3", "--learning_rate=0.2"]
-  done = run_forked(*flags, *where, f"--rounds={_ROUNDS}", cwd=folder)
-  assert (done.status, done.err) == (0, "")
-  return Trained(folder, run_dir)
-
 
 @pytest.fixture(scope="module")
 def export(fork_program, trained):
   """`(*flags) -> Done` of export.py, on the run unless another is named."""
 
-  def run(*flags: str, run_dir=trained.run_dir) -> Done:
+  def run(*flags: str, run_dir=trained.run_dir):
     paths = [str(ROOT / "tests/binaries")]
     given = [f"--run={run_dir}", *flags]
     return fork_program("export.py", *given, cwd=trained.folder, paths=paths)
@@ -181,7 +159,7 @@ def test_folder_of_an_older_version_is_exported_from_its_checkpoint(
   file = tmp_path / "model.keras"
   done = export("--format=keras", f"--out={file}", run_dir=old)
   assert done.status == 0, done.err
-  assert f"checkpoints, round {_ROUNDS}" in done.out
+  assert f"checkpoints, round {trained.rounds}" in done.out
   found, expected = map(keras_weights, (file, trained.run_dir / "model.keras"))
   assert list(found) == list(expected)
   for name, array in expected.items():

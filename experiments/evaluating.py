@@ -1,0 +1,115 @@
+"""Evaluates the model of a run again: on the test set, and on each client's examples."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+
+from experiments import command_line, preparation
+from experiments.export import run_model
+from experiments.run_folder import fingerprints
+from experiments.run_folder.folder import differences
+from tasks.registry import LoadedTask
+from tff_algos.client_data import ClientDirectory
+from tff_algos.errors import InputError
+from tff_algos.simulation import client_evaluation, cohorts, evaluation
+
+
+class Request(NamedTuple):
+  """What the flags ask for.
+
+  Attributes:
+    run: The folder of a run.
+    best: Whether to take the best round's model, not the last.
+    data_dir: Where the data are; None: where they were.
+    cache_dir: Where client files are kept; None: where they were.
+    other_data: Whether the data may be others than the run's.
+    out: The CSV of the clients; None: in the run's folder.
+  """
+
+  run: str
+  best: bool
+  data_dir: Optional[str]
+  cache_dir: Optional[str]
+  other_data: bool
+  out: Optional[str]
+
+
+def run(request: Request) -> None:
+  """Evaluates, prints both, and writes a line for each client.
+
+  Raises:
+    InputError: There is no model, or the data are not the run's; nothing was written.
+  """
+  name = "best_clients.csv" if request.best else "clients.csv"
+  out = request.out or os.path.join(request.run, name)
+  config, manifest = run_model.config_of(request.run, request.data_dir, request.cache_dir)
+  folder = os.path.dirname(os.path.abspath(out))
+  command_line.check_folder("folder of --out", folder)
+  loaded = preparation.load(config)
+  if not request.other_data:
+    _check_data(request.run, manifest, loaded)
+  found = run_model.read_functions(config, manifest, loaded, best=request.best)
+  evaluate = evaluation.build_evaluation(found.model, loaded.test_x, loaded.test_y)
+  clients = loaded.clients
+  evaluate_clients = client_evaluation.build_client_evaluation(found.model)
+  print(f"{found.source}:")
+  print(f"test set, {len(loaded.test_y):,} examples: {_words(evaluate(found.weights))}")
+  values = evaluate_clients(found.weights, clients, clients.ids)
+  held_out = np.ones(len(clients), bool)
+  training = cohorts.training_clients(len(clients), config.held_out_clients, config.seed)
+  held_out[list(training)] = False
+  os.makedirs(folder, exist_ok=True)
+  _write(out, clients, values, held_out)
+  for group, chosen in (("clients", ~held_out), ("held-out clients", held_out)):
+    if "accuracy" in values and chosen.any():
+      print(f"{chosen.sum():,} {group}: {_spread(values['accuracy'][chosen])}")
+  print(f"each client in {out}")
+
+
+def _check_data(run_dir: str, manifest: Mapping[str, Any], loaded: LoadedTask) -> None:
+  """Raises `InputError` if the data are not those that config.json says."""
+  found = differences(manifest, {"data": fingerprints.of_data(loaded)})
+  if found:
+    names = ", ".join(name for name, _, _ in found)
+    raise InputError(
+      f"These are not the data of {run_dir}, for they differ in {names}: name its own by "
+      "--data_dir, or pass --other_data to evaluate on these."
+    )
+
+
+def _write(
+  path: str,
+  clients: ClientDirectory,
+  values: client_evaluation.ClientValues,
+  held_out: np.ndarray,
+) -> None:
+  counts = values["num_examples"]
+  measures = {name: v for name, v in values.items() if name != "num_examples"}
+  rows = zip(clients.ids, counts, held_out.astype(int), *measures.values())
+  with open(f"{path}.unfinished", "w", newline="", encoding="utf-8") as f:
+    writer = csv.writer(f)
+    writer.writerow(["client", "examples", "held_out", *measures])
+    writer.writerows(rows)
+  os.replace(f"{path}.unfinished", path)
+
+
+def _words(values: Mapping[str, float]) -> str:
+  return ", ".join(
+    f"{name} {100 * v:.2f} %" if name == "accuracy" else f"{name} {v:.4f}"
+    for name, v in values.items()
+  )
+
+
+def _spread(accuracies: np.ndarray) -> str:
+  spread = {
+    k: f"{100 * v:.2f} %" for k, v in client_evaluation.spread(accuracies).items()
+  }
+  return (
+    f"accuracy on their own examples {spread['p50']} (median), {spread['p10']} to "
+    f"{spread['p90']} (10th to 90th percentile), {spread['worst']} (worst)"
+  )

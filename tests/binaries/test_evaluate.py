@@ -1,0 +1,159 @@
+"""A run's model, evaluated again by evaluate.py."""
+
+from __future__ import annotations
+
+import csv
+import json
+import pathlib
+import re
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from programs import ROOT
+from training import assert_refused, metrics, read_json, tree
+
+from tasks.datasets import digits
+from tff_algos import client_data
+from tff_algos.models import functional
+
+_SPEC = functional.ExampleSpec(
+  tf.TensorSpec([8, 8, 1], tf.uint8), tf.TensorSpec([], tf.int32)
+)
+
+
+@pytest.fixture(scope="module")
+def evaluate(fork_program, trained):
+  """`(*flags) -> Done` of evaluate.py, on the run unless another is named."""
+
+  def run(*flags: str, run_dir=trained.run_dir):
+    paths = [str(ROOT / "tests/binaries")]
+    given = [f"--run={run_dir}", *flags]
+    return fork_program("evaluate.py", *given, cwd=trained.folder, paths=paths)
+
+  return run
+
+
+@pytest.fixture(scope="module")
+def mine(trained, tmp_path_factory) -> pathlib.Path:
+  """A copy of the run, whose folder may be written."""
+  run_dir = tmp_path_factory.mktemp("mine") / "run"
+  shutil.copytree(trained.run_dir, run_dir)
+  return run_dir
+
+
+@pytest.fixture(scope="module")
+def evaluated(evaluate, mine):
+  done = evaluate(run_dir=mine)
+  assert (done.status, done.err) == (0, "")
+  return done.out
+
+
+def _rows(path: pathlib.Path) -> list[dict[str, str]]:
+  with open(path, newline="") as f:
+    return list(csv.DictReader(f))
+
+
+def _words(loss: str, accuracy: str) -> str:
+  return f"360 examples: loss {float(loss):.4f}, accuracy {100 * float(accuracy):.2f} %"
+
+
+def test_test_set_has_the_numbers_of_the_run(trained, evaluated, evaluate, tmp_path):
+  last = metrics(trained.run_dir)[-1]
+  assert _words(last["test_loss"], last["test_accuracy"]) in evaluated
+  best = read_json(trained.run_dir / "summary.json")["best_accuracy_round"]
+  assert best < trained.rounds
+  done = evaluate("--best", f"--out={tmp_path / 'best.csv'}")
+  row = metrics(trained.run_dir)[best - 1]
+  assert _words(row["test_loss"], row["test_accuracy"]) in done.out
+  assert f"round {best}" in done.out
+  assert len(_rows(tmp_path / "best.csv")) == 8
+
+
+def _clients(trained) -> client_data.ClientDirectory:
+  [manifest] = (trained.folder / "cache").rglob("clients.json")
+  return client_data.ClientDirectory(str(manifest.parent))
+
+
+def test_each_client_has_the_numbers_of_its_own_examples(trained, evaluated, mine):
+  """By the Keras model that the run has kept, and NumPy."""
+  rows, clients = _rows(mine / "clients.csv"), _clients(trained)
+  assert [row["client"] for row in rows] == list(clients.ids)
+  assert list(rows[0]) == ["client", "examples", "held_out", "loss", "accuracy"]
+  model = tf.keras.models.load_model(mine / "model.keras")
+  for row in rows:
+    x, y = clients.examples(row["client"], _SPEC)
+    logits = model.predict(x, verbose=0).astype(np.float64)
+    losses = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(y)), y]
+    assert int(row["examples"]) == len(y)
+    assert float(row["loss"]) == pytest.approx(losses.mean(), rel=1e-4)
+    assert float(row["accuracy"]) == np.mean(logits.argmax(axis=1) == y)
+
+
+def test_clients_together_are_the_training_set(trained, mine, evaluated):
+  """Less what the split leaves over."""
+  rows, data = _rows(mine / "clients.csv"), digits.load()
+  config = read_json(trained.run_dir / "config.json")
+  left_over = config["data"]["left_over"]
+  assert sum(int(row["examples"]) for row in rows) == len(data.train_y) - left_over
+  hits = sum(int(row["examples"]) * float(row["accuracy"]) for row in rows)
+  model = tf.keras.models.load_model(mine / "model.keras")
+  found = model.predict(data.train_x, verbose=0).argmax(axis=1)
+  assert 0 <= np.sum(found == data.train_y) - hits <= left_over + 1e-6
+
+
+def test_percentiles_are_those_of_the_lines(mine, evaluated):
+  rows = _rows(mine / "clients.csv")
+  for held_out, words, number in (("0", "clients", 6), ("1", "held-out clients", 2)):
+    own = [100 * float(r["accuracy"]) for r in rows if r["held_out"] == held_out]
+    assert len(own) == number
+    [line] = [x for x in evaluated.splitlines() if x.startswith(f"{number} {words}:")]
+    said = [float(value) for value in re.findall(r"([\d.]+) %", line)]
+    middle, low, high = np.percentile(own, (50, 10, 90))
+    assert said == pytest.approx([middle, low, high, min(own)], abs=0.0051)
+
+
+def test_model_file_alone_gives_the_same(mine, evaluated, evaluate, tmp_path):
+  """As a folder of results has it, whose checkpoints were removed."""
+  run_dir = tmp_path / "run"
+  shutil.copytree(mine, run_dir, ignore=shutil.ignore_patterns("checkpoints", "*.csv"))
+  done = evaluate(run_dir=run_dir)
+  assert (done.status, done.err) == (0, "")
+  assert f"{run_dir / 'model.keras'}:" in done.out
+  for a, b in zip(evaluated.splitlines()[1:-1], done.out.splitlines()[1:-1]):
+    assert a == b
+  for a, b in zip(_rows(mine / "clients.csv"), _rows(run_dir / "clients.csv")):
+    assert (a["client"], a["accuracy"]) == (b["client"], b["accuracy"])
+    assert float(a["loss"]) == pytest.approx(float(b["loss"]), rel=1e-5)
+
+
+def _with_config(mine: pathlib.Path, folder: pathlib.Path, **data) -> pathlib.Path:
+  run_dir = folder / "run"
+  shutil.copytree(mine, run_dir)
+  config = read_json(run_dir / "config.json")
+  config["data"].update(data)
+  (run_dir / "config.json").write_text(json.dumps(config))
+  return run_dir
+
+
+def test_other_data_are_refused_unless_they_are_asked_for(mine, evaluate, tmp_path):
+  run_dir = _with_config(mine, tmp_path, test_set="0" * 64)
+  (run_dir / "clients.csv").unlink(missing_ok=True)
+  before = tree(tmp_path)
+  done = evaluate(run_dir=run_dir)
+  assert_refused(done, f"not the data of {run_dir}", "test_set", "--other_data")
+  assert tree(tmp_path) == before
+  done = evaluate("--other_data", run_dir=run_dir)
+  assert done.status == 0, done.err
+  assert tree(tmp_path) == before | {"run/clients.csv"}
+
+
+def test_folder_without_a_model_is_refused(mine, evaluate, tmp_path):
+  run_dir = tmp_path / "run"
+  ignored = shutil.ignore_patterns("checkpoints", "*.keras", "clients.csv")
+  shutil.copytree(mine, run_dir, ignore=ignored)
+  before = tree(tmp_path)
+  assert_refused(evaluate(run_dir=run_dir), "neither model.keras nor a checkpoint")
+  assert_refused(evaluate(run_dir=tmp_path), "is no folder of a run")
+  assert tree(tmp_path) == before
