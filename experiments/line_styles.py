@@ -16,5 +16,5 @@ def line_style(place: int) -> dict[str, Any]:
   colours again with other dashes, and from 40 on all is repeated.
   """
   kind, color = divmod(place % 40, 10)
-  colors = matplotlib.colormaps["tab20"].colors
+  colors = matplotlib.color_sequences["tab20"]
   return {"color": colors[2 * color + kind % 2], "linestyle": _DASHES[kind]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import Optional
+from typing import Any, Optional
 
 from matplotlib.figure import Figure
 
@@ -82,15 +82,17 @@ def draw(runs: Sequence[Run], path: str, title: str) -> None:
   grid = figure.add_gridspec(1, 3)
   by_round, bytes_by_round, by_bytes = (figure.add_subplot(grid[k]) for k in range(3))
   for place, repeats in enumerate(groups):
-    mean, style = repeats.mean, {"linewidth": 1.2, **line_style(place)}
+    mean = repeats.mean
+    style: dict[str, Any] = {"linewidth": 1.2, **line_style(place)}
     by_round.plot(mean.rounds, mean.accuracy, **style)
     bytes_by_round.plot(mean.rounds, mean.megabytes, **style)
     by_bytes.plot(mean.megabytes, mean.accuracy, **style)
     if repeats.deviation is not None:
       low = [a - d for a, d in zip(mean.accuracy, repeats.deviation)]
       high = [a + d for a, d in zip(mean.accuracy, repeats.deviation)]
-      for axes, x in ((by_round, mean.rounds), (by_bytes, mean.megabytes)):
-        axes.fill_between(x, low, high, color=style["color"], alpha=0.2, linewidth=0)
+      band: dict[str, Any] = {"color": style["color"], "alpha": 0.2, "linewidth": 0}
+      by_round.fill_between(mean.rounds, low, high, **band)
+      by_bytes.fill_between(mean.megabytes, low, high, **band)
   by_round.set(xlabel="round", ylabel="test accuracy (%)")
   bytes_by_round.set(xlabel="round", ylabel="megabytes down and up, all clients")
   by_bytes.set(
