@@ -3,7 +3,9 @@
   python binaries/compare.py --runs=results/a,results/b --out=comparison.png
 
 Accuracy and megabytes against rounds, and accuracy against megabytes; the table is
-Markdown. Exit status: 2 if a run cannot be read, and then nothing is written.
+Markdown. Runs that differ in their seed only are one row and one curve, their mean with
+the sample standard deviation. Exit status: 2 if a run cannot be read, and then nothing is
+written.
 """
 
 from __future__ import annotations

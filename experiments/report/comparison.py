@@ -2,55 +2,97 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
-from typing import Optional
+from typing import Any, Optional
 
 from matplotlib.figure import Figure
 
 from experiments import markdown
+from experiments.line_styles import line_style
+from experiments.report.repeats import Repeats, group
 from experiments.run_folder.reading import Run, labels
+from experiments.tables.measures import deviation
 
 
 def table(runs: Sequence[Run], target: Optional[float]) -> str:
-  """The runs as a Markdown table; `target` is in 0..1, or None."""
+  """The runs as a Markdown table, repeats in one row; `target` is in 0..1, or None."""
   head = ["run", "best accuracy", "final", "rounds", "megabytes"]
   if target is not None:
     head += [f"rounds to {100 * target:g} %", "megabytes to it"]
-  lines = []
-  for run in runs:
-    summary = run.summarize()
-    megabytes = (summary["bytes_down"] + summary["bytes_up"]) / 1e6
-    line = [
-      run.name,
-      f"{100 * summary['best_accuracy']:.2f} % (round {summary['best_accuracy_round']})",
-      f"{100 * summary['final_accuracy']:.2f} %",
-      str(summary["rounds"]),
-      f"{megabytes:,.0f}",
+  return markdown.table(head, [_line(each, target) for each in group(runs)])
+
+
+def _line(repeats: Repeats, target: Optional[float]) -> list[str]:
+  """A row: of several runs mean and sample standard deviation."""
+  summaries = [run.summarize() for run in repeats.runs]
+  best = [100 * s["best_accuracy"] for s in summaries if s["best_accuracy"] is not None]
+  final = [100 * s["final_accuracy"] for s in summaries]
+  megabytes = [(s["bytes_down"] + s["bytes_up"]) / 1e6 for s in summaries]
+  in_round = ""
+  if len(repeats.runs) == 1:
+    in_round = f" (round {summaries[0]['best_accuracy_round']})"
+  done = sorted({s["rounds"] for s in summaries})
+  line = [
+    _label(repeats, repeats.mean.name),
+    f"{_spread(best, '.2f')} %{in_round}",
+    f"{_spread(final, '.2f')} %",
+    f"{done[0]} to {done[-1]}" if len(done) > 1 else str(done[0]),
+    _spread(megabytes, ",.0f"),
+  ]
+  if target is not None:
+    found = [
+      (run.rounds[first], run.megabytes[first])
+      for run in repeats.runs
+      for first in [k for k, a in enumerate(run.accuracy) if a >= 100 * target][:1]
     ]
-    if target is not None:
-      reached = [a >= 100 * target for a in run.accuracy]
-      if any(reached):
-        first = reached.index(True)
-        line += [str(run.rounds[first]), f"{run.megabytes[first]:,.0f}"]
-      else:
-        line += ["not reached", ""]
-    lines.append(line)
-  return markdown.table(head, lines)
+    if not found:
+      return [*line, "not reached", ""]
+    rounds, to_it = (list(column) for column in zip(*found))
+    missing = len(found) < len(repeats.runs)
+    count = f" ({len(found)} of {len(repeats.runs)})" if missing else ""
+    digits = ".0f" if len(repeats.runs) == 1 else ".1f"
+    line += [_spread(rounds, digits) + count, _spread(to_it, ",.0f")]
+  return line
+
+
+def _spread(values: Sequence[float], form: str) -> str:
+  """A number, or the mean of several and their deviation."""
+  if not values:
+    return "nan"
+  text = f"{statistics.mean(values):{form}}"
+  spread = deviation(values)
+  return text if spread is None else f"{text} ± {spread:{form}}"
+
+
+def _label(repeats: Repeats, name: str) -> str:
+  many = len(repeats.runs)
+  return name if many == 1 else f"{name} ({many} seeds)"
 
 
 def draw(runs: Sequence[Run], path: str, title: str) -> None:
-  """Draws the three panels as a PNG."""
-  names = labels(runs)
+  """Draws the three panels as a PNG, repeats as their mean with a band of a deviation."""
+  groups = group(runs)
+  labelled = labels([repeats.mean for repeats in groups])
+  names = [_label(repeats, name) for repeats, name in zip(groups, labelled)]
   # About 150 characters fit into the picture's width; a name has a line before it.
   columns = max(1, 150 // (max(map(len, names)) + 6))
   height = 4.4 + 0.23 * ((len(names) - 1) // columns)
   figure = Figure(figsize=(14, height), layout="constrained")
   grid = figure.add_gridspec(1, 3)
   by_round, bytes_by_round, by_bytes = (figure.add_subplot(grid[k]) for k in range(3))
-  for run in runs:
-    by_round.plot(run.rounds, run.accuracy, linewidth=1.2)
-    bytes_by_round.plot(run.rounds, run.megabytes, linewidth=1.2)
-    by_bytes.plot(run.megabytes, run.accuracy, linewidth=1.2)
+  for place, repeats in enumerate(groups):
+    mean = repeats.mean
+    style: dict[str, Any] = {"linewidth": 1.2, **line_style(place)}
+    by_round.plot(mean.rounds, mean.accuracy, **style)
+    bytes_by_round.plot(mean.rounds, mean.megabytes, **style)
+    by_bytes.plot(mean.megabytes, mean.accuracy, **style)
+    if repeats.deviation is not None:
+      low = [a - d for a, d in zip(mean.accuracy, repeats.deviation)]
+      high = [a + d for a, d in zip(mean.accuracy, repeats.deviation)]
+      band: dict[str, Any] = {"color": style["color"], "alpha": 0.2, "linewidth": 0}
+      by_round.fill_between(mean.rounds, low, high, **band)
+      by_bytes.fill_between(mean.megabytes, low, high, **band)
   by_round.set(xlabel="round", ylabel="test accuracy (%)")
   bytes_by_round.set(xlabel="round", ylabel="megabytes down and up, all clients")
   by_bytes.set(

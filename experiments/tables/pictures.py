@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Optional
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from experiments.line_styles import line_style
 from experiments.tables.measures import Curve, by_round, deviation
 
 
@@ -86,8 +87,8 @@ def draw_figure(
   for k, (panel, curves) in enumerate(panels.items()):
     for kind, what in enumerate(kinds):
       axes = frames[kind][k] if with_loss else frames.flat[k]
-      for label, found in curves:
-        _draw_curve(axes, label, found, kind)
+      for place, (label, found) in enumerate(curves):
+        _draw_curve(axes, label, found, kind, line_style(place))
       axes.set(title=panel, xlabel="round", ylabel=what)
       axes.xaxis.set_major_locator(MaxNLocator(integer=True))
       axes.grid(alpha=0.3)
@@ -96,7 +97,9 @@ def draw_figure(
   picture.savefig(path, dpi=120)
 
 
-def _draw_curve(axes: Any, label: str, curves: Sequence[Curve], kind: int) -> None:
+def _draw_curve(
+  axes: Any, label: str, curves: Sequence[Curve], kind: int, style: dict[str, Any]
+) -> None:
   rounds, middle, spread = [], [], []
   for t, *values in by_round(curves):
     scale = 100 if kind == 0 else 1
@@ -104,7 +107,7 @@ def _draw_curve(axes: Any, label: str, curves: Sequence[Curve], kind: int) -> No
     rounds.append(t)
     middle.append(statistics.mean(each))
     spread.append(deviation(each) or 0.0)
-  (line,) = axes.plot(rounds, middle, label=label, linewidth=1.2)
+  (line,) = axes.plot(rounds, middle, label=label, linewidth=1.2, **style)
   if any(spread):
     low = [m - s for m, s in zip(middle, spread)]
     high = [m + s for m, s in zip(middle, spread)]

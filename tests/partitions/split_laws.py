@@ -20,6 +20,7 @@ DISJOINT = (
   "iid",
   "shards",
   "dirichlet:beta=0.5",
+  "dirichlet_by_class:beta=0.5",
   "dirichlet_equal:beta=0.6",
   "power_law:classes_per_client=2",
 )

@@ -1,4 +1,4 @@
-"""dirichlet and dirichlet_equal."""
+"""dirichlet, dirichlet_by_class and dirichlet_equal."""
 
 from __future__ import annotations
 
@@ -100,6 +100,90 @@ def test_dirichlet_says_what_to_change_when_min_size_is_out_of_reach():
   labels = shuffled([1000, 1])
   with pytest.raises(ValueError, match=r"beta=0.01 .*min_size=30.*raise beta, or lower"):
     partitions.dirichlet(labels, 30, seed=0, beta=0.01, min_size=30)
+
+
+# --- dirichlet_by_class -------------------------------------------------------------
+
+
+@laws
+@given(labelled_clients(), st.floats(0.05, 100), st.integers(1, 2), seeds)
+def test_by_class_uses_everything_and_fills_nobody_twice(labelled, beta, min_size, seed):
+  labels, _, num_clients = labelled
+  try:
+    split = partitions.dirichlet_by_class(
+      labels, num_clients, seed=seed, beta=beta, min_size=min_size
+    )
+  except ValueError as error:
+    assume("draws" not in str(error))
+    raise
+  assert_disjoint_and_complete(split, labels, num_clients)
+  assert not len(split.left_over)
+  assert sizes_of(split).min() >= min_size
+  # Who holds an equal part of all examples gets nothing of later classes.
+  counts = counts_of(split, labels)
+  held = np.cumsum(counts, axis=1)[:, :-1]
+  assert not counts[:, 1:][held >= len(labels) / num_clients].any()
+
+
+def test_by_class_shares_have_the_moments_of_the_definition():
+  # Two clients, two classes of equal size, beta = 1: each class's first share is uniform,
+  # of variance 1/12, and no client is full after the first; so they are independent.
+  labels, draws = shuffled([200, 200]), 4000
+  shares = np.array(
+    [
+      counts_of(
+        partitions.dirichlet_by_class(labels, 2, seed=seed, beta=1.0, min_size=1), labels
+      )[0]
+      / 200
+      for seed in range(draws)
+    ]
+  )
+  # Of a uniform U, (U - 1/2)^2 has the standard deviation 1 / sqrt(180).
+  for ours in shares.T:
+    assert ours.mean() == pytest.approx(0.5, abs=5 / np.sqrt(12 * draws))
+    assert np.mean((ours - 0.5) ** 2) == pytest.approx(
+      1 / 12, abs=5 / (180 * draws) ** 0.5
+    )
+  product = np.mean((shares[:, 0] - 0.5) * (shares[:, 1] - 0.5))
+  assert product == pytest.approx(0, abs=5 / 12 / np.sqrt(draws))
+
+
+def test_by_class_gives_each_client_an_equal_part_on_average():
+  # Five clients, a class: of Dirichlet(b, ..., b), mean 1/5, variance 4 / 25 / (5 b + 1).
+  labels, draws, beta = shuffled([500]), 2000, 0.6
+  shares = (
+    np.array(
+      [
+        sizes_of(
+          partitions.dirichlet_by_class(labels, 5, seed=seed, beta=beta, min_size=1)
+        )
+        for seed in range(draws)
+      ]
+    )
+    / 500
+  )
+  variance = 4 / 25 / (5 * beta + 1)
+  # Draws that leave a client without an example are drawn again, so not exactly.
+  assert shares.mean(axis=0) == pytest.approx(np.full(5, 0.2), abs=0.03)
+  assert shares.var(axis=0) == pytest.approx(np.full(5, variance), rel=0.2)
+
+
+def test_by_class_wants_ten_examples_at_every_client():
+  labels = shuffled([300, 300])
+  sizes = [
+    sizes_of(partitions.dirichlet_by_class(labels, 6, seed=seed, beta=0.3)).min()
+    for seed in range(100)
+  ]
+  free = [
+    sizes_of(partitions.dirichlet_by_class(labels, 6, seed=s, beta=0.3, min_size=1)).min()
+    for s in range(100)
+  ]
+  assert min(free) < 10 <= min(sizes)
+
+
+def test_by_class_says_what_to_change_when_min_size_is_out_of_reach():
+  with pytest.raises(ValueError, match=r"^dirichlet_by_class: none .* raise beta"):
+    partitions.dirichlet_by_class(shuffled([300]), 30, seed=0, beta=1e-3)
 
 
 # --- dirichlet_equal ----------------------------------------------------------------

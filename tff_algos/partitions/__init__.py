@@ -18,6 +18,8 @@ follows from those, *convention* is chosen here because they are silent.
     McMahan et al., Communication-Efficient Learning of Deep Networks from
       Decentralized Data, 2017                                     `iid`, `shards`
     FedGG, section 4.1                                             `dirichlet`
+    Li et al., Federated Learning on Non-IID Data Silos (NIID-Bench), 2022
+                                                                `dirichlet_by_class`
     FedAgg, section VII-A3                            `shards`, `dirichlet_equal`
     McMahan et al. (roles of plays), FedReg (sources, users)       `natural`
     FedReg, section 4.1 and appendix B.2                           `power_law`
@@ -30,7 +32,11 @@ from __future__ import annotations
 
 from tff_algos.partitions.assignment import Partition, class_counts, client_examples
 from tff_algos.partitions.dealing import iid, natural, shards
-from tff_algos.partitions.dirichlet_draws import dirichlet, dirichlet_equal
+from tff_algos.partitions.dirichlet_draws import (
+  dirichlet,
+  dirichlet_by_class,
+  dirichlet_equal,
+)
 from tff_algos.partitions.few_classes import power_law, twafl
 from tff_algos.partitions.table import NAMES, SPLITS, Split, parse, partition
 
@@ -42,6 +48,7 @@ __all__ = [
   "class_counts",
   "client_examples",
   "dirichlet",
+  "dirichlet_by_class",
   "dirichlet_equal",
   "iid",
   "natural",

@@ -1,4 +1,4 @@
-"""Splits whose class mixes are Dirichlet draws: dirichlet, dirichlet_equal."""
+"""Dirichlet draws: dirichlet, dirichlet_by_class, dirichlet_equal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def dirichlet(
   Source: paper (FedGG, section 4.1: the vector p_i over the classes, one per client);
   the division of a class by the normalised column is derived from "all examples are
   used"; min_size and the new draw are a convention. Many public repositories draw one
-  vector over the *clients* per class instead, which gives other, more unequal sizes.
+  vector over the *clients* per class instead, which gives other, more unequal sizes:
+  `dirichlet_by_class`.
 
   Args:
     labels: integers, shape [examples].
@@ -61,11 +62,57 @@ def dirichlet(
     counts = proportions.round_columns(shares, class_sizes)
     if counts.sum(axis=1).min() >= min_size:
       return from_counts(counts, class_of, rng)
-  raise InputError(
-    f"dirichlet: none of {_MAX_DRAWS} draws with beta={beta:g} gave each of "
-    f"{num_clients} clients min_size={min_size} of the {len(labels)} examples: raise "
-    "beta, or lower min_size or num_clients."
-  )
+  raise _out_of_reach("dirichlet", beta, num_clients, min_size, len(labels))
+
+
+def dirichlet_by_class(
+  labels: NDArray[Any],
+  num_clients: int,
+  *,
+  seed: int,
+  beta: float,
+  min_size: int = 10,
+) -> Partition:
+  """Draws client shares q_j ~ Dirichlet(beta) per class; nothing is left over.
+
+  Class by class, in the order of their numbers, client i gets n_j * q_ij of the n_j
+  examples, rounded by largest remainders. A client that by then holds examples /
+  num_clients or more gets none, and the others' shares are scaled to sum to 1.
+
+  Source: code (`noniid-labeldir` of NIID-Bench: Li et al., Federated Learning on Non-IID
+  Data Silos, 2022: the draw, the full clients, min_size 10 and the new draw); rounding
+  by largest remainders is a convention, where that code rounds the shares' running sum
+  down.
+
+  Args:
+    labels: integers, shape [examples].
+    num_clients: at least 1; num_clients * min_size is at most the number of examples.
+    seed: integer >= 0.
+    beta: concentration, 1e-6 to 1e6; smaller is more unequal. That paper uses 0.5.
+    min_size: at least 1; all shares are drawn again, up to 1000 times, until every
+      client holds this many examples.
+
+  Returns:
+    A `Partition` with an empty left_over.
+
+  Raises:
+    InputError: an argument is outside its range, or no draw reached min_size.
+  """
+  name = "dirichlet_by_class"
+  labels = arguments.check_disjoint(name, labels, num_clients, min_size)
+  _check_beta(name, beta)
+  rng = arguments.generator(name, seed)
+  class_of, class_sizes = arguments.classes(labels)
+  for _ in range(_MAX_DRAWS):
+    log_q = _log_dirichlet(rng, beta, (len(class_sizes), num_clients))
+    counts = np.zeros((num_clients, len(class_sizes)), np.int64)
+    for j, size in enumerate(class_sizes):
+      is_full = counts.sum(axis=1) * num_clients >= len(labels)
+      shares = proportions.softmax(np.where(is_full, -np.inf, log_q[j]), axis=0)
+      counts[:, j] = proportions.round_columns(size * shares, size)
+    if counts.sum(axis=1).min() >= min_size:
+      return from_counts(counts, class_of, rng)
+  raise _out_of_reach(name, beta, num_clients, min_size, len(labels))
 
 
 def dirichlet_equal(
@@ -124,6 +171,16 @@ def _check_beta(name: str, beta: float) -> None:
       f"{name}: beta must be from {low:g} to {high:g} but is {beta}: give a small "
       "value such as 0.1 for unequal clients, a large one for equal clients."
     )
+
+
+def _out_of_reach(
+  name: str, beta: float, num_clients: int, min_size: int, num_examples: int
+) -> InputError:
+  return InputError(
+    f"{name}: none of {_MAX_DRAWS} draws with beta={beta:g} gave each of "
+    f"{num_clients} clients min_size={min_size} of the {num_examples} examples: raise "
+    "beta, or lower min_size or num_clients."
+  )
 
 
 def _log_dirichlet(

@@ -11,7 +11,11 @@ from numpy.typing import NDArray
 from tff_algos import spellings
 from tff_algos.partitions.assignment import Partition
 from tff_algos.partitions.dealing import iid, natural, shards
-from tff_algos.partitions.dirichlet_draws import dirichlet, dirichlet_equal
+from tff_algos.partitions.dirichlet_draws import (
+  dirichlet,
+  dirichlet_by_class,
+  dirichlet_equal,
+)
 from tff_algos.partitions.few_classes import power_law, twafl
 
 
@@ -34,6 +38,9 @@ SPLITS: dict[str, Split] = {
   "natural": Split(natural, "a client for each role, user or source", by_label=False),
   "shards": Split(shards, "sorted by label and cut into shards, a few per client"),
   "dirichlet": Split(dirichlet, "class shares Dirichlet(beta) per client, all used"),
+  "dirichlet_by_class": Split(
+    dirichlet_by_class, "client shares Dirichlet(beta) per class, as NIID-Bench's"
+  ),
   "dirichlet_equal": Split(
     dirichlet_equal, "class mix Dirichlet(beta) per client, equal sizes"
   ),

@@ -1,0 +1,21 @@
+"""Lines of one frame."""
+
+from __future__ import annotations
+
+import itertools
+
+from experiments.line_styles import line_style
+
+
+def test_twenty_lines_have_colours_of_their_own():
+  colors = [line_style(place)["color"] for place in range(20)]
+  # Of two colours some channel differs by what an eye sees side by side, 10 of 256.
+  for one, other in itertools.combinations(colors, 2):
+    assert max(abs(a - b) for a, b in zip(one, other)) > 10 / 256
+
+
+def test_forty_lines_are_told_apart_by_colour_and_dashes():
+  assert len({tuple(line_style(place).values()) for place in range(40)}) == 40
+  for place in range(10):  # A light colour is never with the dashes of its full one.
+    dashes = [line_style(place + 10 * k)["linestyle"] for k in range(4)]
+    assert len(set(dashes)) == 4
