@@ -496,4 +496,47 @@ FAULTS = (
     "zip(curve.rounds, curve.accuracy) if a > target), None)",
     ("tests/experiments/tables/test_measures.py",),
   ),
+  # Models that are taken out.
+  Fault(
+    "to_keras: stored pictures are not scaled",
+    "tff_algos/models/to_keras.py",
+    "1 / 255 if inputs.dtype == tf.uint8 else 1.0",
+    "1.0",
+    ("tests/models/test_to_keras.py",),
+  ),
+  Fault(
+    "to_keras: frozen weights as they are later",
+    "tff_algos/models/to_keras.py",
+    "self._values.get(v.ref(), v)",
+    "self._values.get(v.ref() if v.trainable else None, v)",
+    _of("models/test_to_keras.py", "frozen"),
+  ),
+  Fault(
+    "best round: a round measured only for being stopped at counts",
+    f"{_SIMULATION}best_round.py",
+    'record["round"] % eval_every == 0',
+    "eval_every > 0",
+    _of("simulation/test_loop.py", "best_round"),
+  ),
+  Fault(
+    "best round: the last of those that are as good",
+    f"{_SIMULATION}best_round.py",
+    "value <= best.value",
+    "value < best.value",
+    _of("simulation/test_loop.py", "best_round"),
+  ),
+  Fault(
+    "export: recurrent layers go on where the last call ended",
+    "experiments/export/formats.py",
+    "layer._could_use_gpu_kernel = False",
+    "pass",
+    _of("experiments/export/test_formats.py", "memory"),
+  ),
+  Fault(
+    "export: training on a device goes up the gradient",
+    "experiments/export/signatures.py",
+    "variable.assign_sub(",
+    "variable.assign_add(",
+    _of("experiments/export/test_formats.py", "plain_sgd"),
+  ),
 )
