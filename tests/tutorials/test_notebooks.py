@@ -28,6 +28,7 @@ _NAMES = (
   "your_algorithm",
   "comparing_algorithms",
   "what_an_upload_gives_away",
+  "run_to_served_model",
 )
 _CELL_OF_ALGORITHM = "class FedNovaHparams"
 _REPOSITORY = "https://github.com/OWNER/tff_algos"
