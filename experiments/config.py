@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
+from experiments import trackers
 from tasks import registry as tasks_registry
 from tff_algos import runtimes
 from tff_algos.algorithms import registry as algorithms_registry
@@ -25,7 +26,7 @@ FREE_SETTINGS = frozenset(
     *("rounds", "run_dir", "data_dir", "cache_dir", "checkpoint_every"),
     *("runtime", "threads", "devices", "workers"),
     *("worker_certificate", "worker_key", "worker_authority"),
-    *("target_accuracy", "stop_at", "patience", "hparams"),
+    *("target_accuracy", "stop_at", "patience", "hparams", "tracker"),
   )
 )
 
@@ -70,6 +71,7 @@ class Config:
     worker_certificate: What this program shows them; None: they are not in a tunnel.
     worker_key: The key of that.
     worker_authority: The certificate of the authority that signed the workers'.
+    tracker: Who is told of the rounds besides the folder's files, of `trackers.NAMES`.
   """
 
   algorithm: str
@@ -103,6 +105,7 @@ class Config:
   worker_certificate: Optional[str] = None
   worker_key: Optional[str] = None
   worker_authority: Optional[str] = None
+  tracker: Sequence[str] = ("tensorboard",)
 
   def stop_rule(self) -> Optional[StopRule]:
     """What `stop_at` and `patience` say; None for neither.
@@ -207,6 +210,7 @@ def make_config(
     raise InputError(
       "personalize_steps needs eval_clients_every: say after how many rounds to look."
     )
+  trackers.check(config.tracker)
   config.stop_rule()
   config.schedule()
   config.availability()

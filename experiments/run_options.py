@@ -104,6 +104,13 @@ def define() -> None:
     "The certificate of the authority that signed the workers', a PEM file.",
     **place,
   )
+  flags.DEFINE_list(
+    "tracker",
+    ["tensorboard"],
+    "Who is told of the rounds besides the folder: tensorboard, whose events are in "
+    "it, mlflow, wandb; the last two are to be installed. Empty: nobody.",
+    **place,
+  )
   flags.DEFINE_boolean(
     "quiet", False, "Print nothing but errors and the last line, the summary.", **place
   )

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
-from experiments import command_line, finishing
+from experiments import command_line, finishing, trackers
 from experiments.config import FREE_SETTINGS, Config
 from experiments.export import keras_files
 from experiments.preparation import CHECKPOINTS, Prepared, prepare
@@ -98,9 +98,11 @@ def run(
       "labels" if prepared.loaded.test_y.ndim > 1 else "examples",
     )
     progress = Progress(prepared.settings.rounds, quiet=quiet)
-    result = _train(prepared, folder, watcher, progress)
+    tracked = stack.enter_context(trackers.track(folder, manifest))
+    result = _train(prepared, folder, watcher, progress, tracked)
     summary = finishing.finish(prepared, result, runtime, quiet=quiet)
     folder.note(last_round=len(result.records))
+    tracked.end(summary)
   return summary
 
 
@@ -225,7 +227,11 @@ def _client_columns(prepared: Prepared) -> list[str]:
 
 
 def _train(
-  prepared: Prepared, folder: RunFolder, watcher: Watcher, progress: Progress
+  prepared: Prepared,
+  folder: RunFolder,
+  watcher: Watcher,
+  progress: Progress,
+  tracked: trackers.Tracked,
 ) -> loop.Result:
   evaluate = evaluation.build_evaluation(
     prepared.loaded.model, prepared.loaded.test_x, prepared.loaded.test_y
@@ -235,15 +241,21 @@ def _train(
     evaluate_clients = client_evaluation.build_client_evaluation(
       prepared.loaded.model, prepared.personalization
     )
-  writer = records.RecordWriter(folder.path, _columns(prepared))
+  writer = records.RecordWriter(
+    folder.path,
+    _columns(prepared),
+    with_events=trackers.TENSORBOARD in prepared.config.tracker,
+  )
 
   def on_start(done: list[loop.Record]) -> None:
     folder.note(first_round=len(done) + 1, last_round=None)
     writer.start(done)
+    tracked.start(done)
     progress.start(len(done))
 
   def on_round(record: loop.Record) -> None:
     writer.write(record)
+    tracked.write(record)
     progress.update(record)
 
   with stopping_on_signal() as should_stop:

@@ -30,13 +30,15 @@ class RecordWriter:
   from its checkpoint, so that rounds done twice stand there once.
   """
 
-  def __init__(self, run_dir: str, columns: Sequence[str]):
+  def __init__(self, run_dir: str, columns: Sequence[str], *, with_events: bool = True):
     """Makes a writer.
 
     Args:
       run_dir: The run's folder, which exists.
       columns: The columns of metrics.csv; a record may lack some of them.
+      with_events: Whether there are TensorBoard events.
     """
+    self._with_events = with_events
     self._run_dir, self._columns = run_dir, list(columns)
     self._csv: Any = None
     self._events: Any = None
@@ -49,7 +51,8 @@ class RecordWriter:
     events = os.path.join(self._run_dir, _EVENTS)
     for old in glob.glob(os.path.join(events, "events.out.tfevents.*")):
       os.remove(old)
-    self._events = tf.summary.create_file_writer(events)
+    if self._with_events:
+      self._events = tf.summary.create_file_writer(events)
     path = os.path.join(self._run_dir, METRICS)
     self._csv = open(path, "w", newline="")  # noqa: SIM115 - closed by `close`
     csv.writer(self._csv).writerow(self._columns)
@@ -64,6 +67,8 @@ class RecordWriter:
     row = ["" if record.get(c) is None else record[c] for c in self._columns]
     csv.writer(self._csv).writerow(row)
     self._csv.flush()
+    if self._events is None:
+      return
     with self._events.as_default(step=record["round"]):
       for name, value in record.items():
         if name != "round" and value is not None:
@@ -74,6 +79,7 @@ class RecordWriter:
     """Closes the files."""
     if self._csv is not None:
       self._csv.close()
+    if self._events is not None:
       self._events.close()
 
 

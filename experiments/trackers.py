@@ -1,0 +1,170 @@
+"""Where a run's rounds are told besides its folder: MLflow, Weights & Biases.
+
+TensorBoard's events are the folder's own (`tff_algos.simulation.records`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Optional, Protocol
+
+from experiments.run_folder.folder import RunFolder
+from tff_algos.errors import InputError
+
+TENSORBOARD = "tensorboard"
+#: Kept in the run's folder: the tracked run of each tracker, with which a resumed run
+#: goes on.
+IDS = "trackers.json"
+
+_FILES = ("config.json", "metrics.csv", "summary.json", "accuracy.png", "traffic.png")
+
+
+class Tracker(Protocol):
+  """One service."""
+
+  def start(self, name: str, manifest: Mapping[str, Any], known: Optional[str]) -> str:
+    """Begins the tracked run, or goes on with the one that is known; its id."""
+
+  def write(self, values: Mapping[str, float], step: int) -> None:
+    """Adds the numbers of a round."""
+
+  def end(self, summary: Optional[Mapping[str, Any]], files: Sequence[str]) -> None:
+    """Ends it with summary and files; without, where the run has failed."""
+
+
+class _MLflow:
+  """Where `MLFLOW_TRACKING_URI` says, by default the folder mlruns/."""
+
+  def __init__(self):
+    self._mlflow = importlib.import_module("mlflow")
+
+  def start(self, name: str, manifest: Mapping[str, Any], known: Optional[str]) -> str:
+    if known is not None:  # Parameters are there, and may not be changed.
+      self._mlflow.start_run(run_id=known)
+      return known
+    run = self._mlflow.start_run(run_name=name)
+    self._mlflow.log_params(_settings(manifest))
+    return str(run.info.run_id)
+
+  def write(self, values: Mapping[str, float], step: int) -> None:
+    self._mlflow.log_metrics(dict(values), step=step)
+
+  def end(self, summary: Optional[Mapping[str, Any]], files: Sequence[str]) -> None:
+    if summary is not None:
+      self._mlflow.log_dict(dict(summary), "summary.json")
+    for path in files:
+      self._mlflow.log_artifact(path)
+    is_stopped = summary is not None and summary["stopped_early"]
+    failed = "KILLED" if is_stopped else "FAILED"
+    self._mlflow.end_run("FINISHED" if summary and not is_stopped else failed)
+
+
+class _Wandb:
+  """As its own settings and environment variables say."""
+
+  def __init__(self):
+    self._wandb = importlib.import_module("wandb")
+    self._run: Any = None
+
+  def start(self, name: str, manifest: Mapping[str, Any], known: Optional[str]) -> str:
+    self._run = self._wandb.init(
+      id=known, resume="allow", name=name, config=_settings(manifest)
+    )
+    return str(self._run.id)
+
+  def write(self, values: Mapping[str, float], step: int) -> None:
+    self._run.log(dict(values), step=step)
+
+  def end(self, summary: Optional[Mapping[str, Any]], files: Sequence[str]) -> None:
+    if summary is not None:
+      self._run.summary.update(dict(summary))
+    for path in files:
+      self._run.save(path, base_path=os.path.dirname(path), policy="now")
+    self._run.finish(exit_code=0 if summary is not None else 1)
+
+
+_TRACKERS: dict[str, type] = {"mlflow": _MLflow, "wandb": _Wandb}
+NAMES = (TENSORBOARD, *_TRACKERS)
+
+
+def check(names: Sequence[str]) -> None:
+  """Raises `InputError` for a tracker that there is not, or is not installed."""
+  for name in names:
+    if name not in NAMES:
+      raise InputError(
+        f"There is no tracker {name!r}: choose of {', '.join(NAMES)}, or none by "
+        "--tracker=."
+      )
+    if name in _TRACKERS and importlib.util.find_spec(name) is None:
+      raise InputError(
+        f"--tracker={name} needs the package {name}, which is not installed: `uv pip "
+        f"install {name}`, or leave it out."
+      )
+
+
+class Tracked:
+  """The trackers of a run that goes on."""
+
+  def __init__(self, folder: RunFolder, manifest: Mapping[str, Any]):
+    self._folder, self._open, self._new = folder, {}, []
+    known: dict[str, str] = {}
+    if os.path.exists(folder.file(IDS)):
+      with open(folder.file(IDS), encoding="utf-8") as f:
+        known = json.load(f)
+    for name in manifest["flags"]["tracker"]:
+      if name in _TRACKERS:
+        tracker: Tracker = _TRACKERS[name]()
+        if name not in known:
+          self._new.append(tracker)
+        title = os.path.basename(os.path.abspath(folder.path))
+        known[name] = tracker.start(title, manifest, known.get(name))
+        self._open[name] = tracker
+    if known:
+      with open(folder.file(IDS), "w", encoding="utf-8") as f:
+        json.dump(known, f)
+
+  def start(self, done: Sequence[Mapping[str, Any]]) -> None:
+    """Tells trackers that the run did not have before of its earlier rounds."""
+    for record in done:
+      _write(self._new, record)
+
+  def write(self, record: Mapping[str, Any]) -> None:
+    """Adds a round."""
+    _write(list(self._open.values()), record)
+
+  def end(self, summary: Optional[Mapping[str, Any]]) -> None:
+    """Ends what is open; with files where there is a summary."""
+    paths = [self._folder.file(name) for name in _FILES] if summary else []
+    while self._open:
+      _, tracker = self._open.popitem()
+      tracker.end(summary, [path for path in paths if os.path.exists(path)])
+
+
+@contextlib.contextmanager
+def track(folder: RunFolder, manifest: Mapping[str, Any]) -> Iterator[Tracked]:
+  """The trackers of a run; those that it has not ended have failed with it."""
+  tracked = Tracked(folder, manifest)
+  try:
+    yield tracked
+  finally:
+    tracked.end(None)
+
+
+def _write(trackers: Sequence[Tracker], record: Mapping[str, Any]) -> None:
+  values = {k: float(v) for k, v in record.items() if k != "round" and v is not None}
+  for tracker in trackers:
+    tracker.write(values, record["round"])
+
+
+def _settings(manifest: Mapping[str, Any]) -> dict[str, Any]:
+  """Flags and hyper-parameters, as heading.name."""
+  return {
+    f"{heading}.{name}": value
+    for heading in ("flags", "hparams")
+    for name, value in manifest[heading].items()
+  }

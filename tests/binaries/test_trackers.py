@@ -1,0 +1,112 @@
+"""Trackers of train.py, by modules that write down how they are called."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from training import metrics, place, read_json
+
+_SMALL = ("--num_clients=4", "--clients_per_round=2", "--epochs=1", "--partition=iid")
+
+_STUB = """
+import json, os, types
+
+def _note(*call):
+  with open(os.environ["CALLS"], "a") as f:
+    f.write(json.dumps(["{name}", *call]) + "\\n")
+"""
+_MLFLOW = """
+def start_run(run_id=None, run_name=None):
+  _note("start", run_id, run_name)
+  return types.SimpleNamespace(info=types.SimpleNamespace(run_id="m1"))
+def log_params(params): _note("settings", json.loads(json.dumps(params)))
+def log_metrics(values, step): _note("round", step, values)
+def log_dict(values, name): _note("summary", values)
+def log_artifact(path): _note("file", path)
+def end_run(status): _note("end", status)
+"""
+_WANDB = """
+class _Run:
+  id = "w1"
+  summary = types.SimpleNamespace(update=lambda values: _note("summary", values))
+  def log(self, values, step): _note("round", step, values)
+  def save(self, path, base_path, policy): _note("file", path)
+  def finish(self, exit_code): _note("end", exit_code)
+def init(id, resume, name, config):
+  _note("start", id, name)
+  return _Run()
+"""
+
+
+@pytest.fixture(scope="module")
+def tracked(fork_program, tmp_path_factory):
+  """A run of one round told to MLflow, gone on with for a second told to both."""
+  folder = tmp_path_factory.mktemp("tracked")
+  for name, code in (("mlflow", _MLFLOW), ("wandb", _WANDB)):
+    (folder / f"{name}.py").write_text(_STUB.format(name=name) + code)
+  run_dir, places = place(folder)
+  calls = folder / "calls"
+  before = f"import os; os.environ['CALLS'] = {str(calls)!r}"
+  found = []
+  for flags in (
+    ["--tracker=mlflow", "--rounds=1"],
+    ["--tracker=mlflow,wandb,tensorboard", "--rounds=2", "--resume"],
+  ):
+    calls.write_text("")
+    done = fork_program(
+      *("train.py", *_SMALL, *places, *flags),
+      cwd=folder, paths=[str(folder)], before=before,
+    )  # fmt: skip
+    assert done.status == 0, done
+    events = list(run_dir.glob("tensorboard/*"))
+    found.append(([json.loads(line) for line in calls.open()], events))
+  return run_dir, found
+
+
+def _of(calls, tracker, kind):
+  return [call[2:] for call in calls if call[:2] == [tracker, kind]]
+
+
+def test_a_tracker_is_told_of_settings_rounds_and_the_end(tracked):
+  run_dir, ((calls, events), _) = tracked
+  assert _of(calls, "mlflow", "start") == [[None, "run"]]
+  [[settings]] = _of(calls, "mlflow", "settings")
+  assert settings["flags.num_clients"] == 4 and settings["hparams.epochs"] == 1
+  [[step, values]] = _of(calls, "mlflow", "round")
+  assert step == 1
+  accuracy = float(metrics(run_dir)[0]["test_accuracy"])
+  assert values["test_accuracy"] == pytest.approx(accuracy)
+  files = [path for [path] in _of(calls, "mlflow", "file")]
+  assert str(run_dir / "summary.json") in files
+  assert calls[-1] == ["mlflow", "end", "FINISHED"]
+  assert not events  # It was not asked for.
+
+
+def test_a_resumed_run_goes_on_with_its_tracked_run(tracked):
+  run_dir, (_, (calls, events)) = tracked
+  assert _of(calls, "mlflow", "start") == [["m1", None]]
+  assert [step for step, _ in _of(calls, "mlflow", "round")] == [2]
+  # What is new is told of the rounds before, too.
+  assert _of(calls, "wandb", "start") == [[None, "run"]]
+  assert [step for step, _ in _of(calls, "wandb", "round")] == [1, 2]
+  [[summary]] = _of(calls, "wandb", "summary")
+  assert summary["rounds"] == 2 and _of(calls, "wandb", "end") == [[0]]
+  assert read_json(run_dir / "trackers.json") == {"mlflow": "m1", "wandb": "w1"}
+  assert len(events) == 1
+
+
+@pytest.mark.parametrize(
+  "tracker, said",
+  [
+    ("wandb", "needs the package wandb, which is not installed"),
+    ("tensorbord", "There is no tracker 'tensorbord'"),
+  ],
+)
+def test_a_tracker_that_is_not_there_is_refused(run_forked, tmp_path, tracker, said):
+  run_dir, places = place(tmp_path)
+  before = "import sys; sys.modules.pop('wandb', None)"
+  done = run_forked(f"--tracker={tracker}", *places, cwd=tmp_path, before=before)
+  assert (done.status, done.out) == (2, "")
+  assert said in done.err and done.err.count("\n") == 1
+  assert not run_dir.exists()
