@@ -1,10 +1,10 @@
-"""The runs of results/ as tables: what was measured with an algorithm, and beside which."""
+"""The runs of results/ as tables: of one algorithm, and of one setting."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from repository_pages import ROOT
 
