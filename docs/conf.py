@@ -1,4 +1,4 @@
-"""The site of the documentation: `uv run --group docs sphinx-build -aW docs docs/_build/html`.
+"""The site of docs/: `uv run --group docs sphinx-build -aW docs docs/_build/html`.
 
 Nothing is fetched from the network. docs/reference/ is written while it is built, by the
 modules of docs/_ext: its pages are of the code and of the results, and not kept.

@@ -21,12 +21,15 @@ _BUILDS = [
   *sorted(build for tree in _TREES for build in (_ROOT / tree).rglob("BUILD")),
 ]
 _RUNNER = "tests/bazel_main.py"  # Of every py_test.
+_IGNORED = [_ROOT / line for line in (_ROOT / ".bazelignore").read_text().split()]
 
 
 def _glob(folder: pathlib.Path, patterns: Iterable[str], exclude=(), **_) -> list[str]:
   """As Bazel's, which takes nothing that is below another BUILD."""
 
   def is_own(path: pathlib.Path) -> bool:
+    if any(ignored in path.parents for ignored in _IGNORED):
+      return False
     above = [parent for parent in path.parents if folder in parent.parents]
     return path.is_file() and not any((parent / "BUILD").exists() for parent in above)
 

@@ -29,7 +29,7 @@ _EXPORTS = {
     f"{_EXPORT} --no-default-groups --no-emit-project -o constraints.txt"
   ),
 }
-_README = (_ROOT / "README.md").read_text(encoding="utf-8")
+_INSTALL = (_ROOT / "docs/install.md").read_text(encoding="utf-8")
 _PYTHONS = ("3.9", "3.10", "3.11")
 _PROJECT = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
@@ -141,8 +141,8 @@ def test_experiments_are_not_what_the_library_asks_for():
   assert not asked & group
 
 
-def test_overrides_of_the_readme_are_those_of_the_project():
-  [block] = re.findall(r"^```toml\n(.*?)^```$", _README, re.MULTILINE | re.DOTALL)
+def test_overrides_of_the_page_are_those_of_the_project():
+  [block] = re.findall(r"^```toml\n(.*?)^```$", _INSTALL, re.MULTILINE | re.DOTALL)
   uv = _PROJECT["tool"]["uv"]
   assert tomllib.loads(block)["tool"]["uv"] == {
     "override-dependencies": uv["override-dependencies"]
@@ -162,7 +162,7 @@ def test_citation_is_of_this_version():
     assert said[key] == project[kept]
   authors = re.findall(r"^  - name: (.+)$", text, re.MULTILINE)
   assert authors == [author["name"] for author in project["authors"]]
-  assert f"tff_algos-{project['version']}-" in _README
+  assert f"tff_algos-{project['version']}-" in _INSTALL
 
 
 def test_all_pythons_of_the_project_are_tried():

@@ -206,7 +206,7 @@ Its hyper-parameters, with the fields above:
 def _write(app: Sphinx) -> None:
   from tff_algos.algorithms.registry import ALGORITHMS
 
-  said = traffic.read(app.doctreedir)
+  said = traffic.read(DOCS / "_build")
   runs = measured.read()
   rows = []
   for name, row in ALGORITHMS.items():

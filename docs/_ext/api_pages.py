@@ -63,7 +63,8 @@ def groups(page: str, names: Iterable[str]) -> dict[str, list[str]]:
       found[title] = own
   if left:
     raise ExtensionError(
-      f"docs/python.md has no place for {', '.join(sorted(left))}: name them in its table."
+      f"docs/python.md has no place for {', '.join(sorted(left))}: name them in a row "
+      "of its table."
     )
   return found
 

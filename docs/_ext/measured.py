@@ -1,4 +1,4 @@
-"""The runs of results/ as tables: what was measured with an algorithm, and beside which."""
+"""The runs of results/ as tables: of one algorithm, and of one setting."""
 
 from __future__ import annotations
 

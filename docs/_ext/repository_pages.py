@@ -1,9 +1,9 @@
 """Pages of the repository that are not in docs/, and links that lead out of docs/.
 
-Links work on GitHub, where every file has an address. On the site the pages of `_COPIES` are
-copied to docs/reference/, a link to one of them leads to its copy, and of a link to anything
-else outside of docs/ the text stays. A line `<!-- README: Start -->` of a page is that
-section of the README; one that names none is what the README begins with.
+Links work on GitHub, where every file has an address. On the site the pages of `_COPIES`
+are copied to docs/reference/, a link to one of them leads to its copy, and of a link to
+anything else outside of docs/ the text stays. A line `<!-- README: Start -->` of a page
+is that section of the README; one that names none is what the README begins with.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CODE = re.compile(r"(?ms)^ *```.*?^ *```")
 
 
 def write(path: pathlib.Path, text: str) -> None:
-  """Writes a page of docs/reference/, unless it is there: what is unchanged stays read."""
+  """Writes a page of docs/reference/; one that is as it was is not read again."""
   path.parent.mkdir(parents=True, exist_ok=True)
   if not path.exists() or path.read_text(encoding="utf-8") != text:
     path.write_text(text, encoding="utf-8")
@@ -107,10 +107,7 @@ def _relink(app: Sphinx, docname: str, source: list[str]) -> None:
   if app.env.doc2path(docname).endswith(".ipynb"):
     # Cells have IPython's own lines, which are no Python.
     notebook = json.loads(text)
-    notebook["metadata"]["language_info"] = {
-      "name": "ipython",
-      "pygments_lexer": "ipython",
-    }
+    notebook["metadata"]["language_info"]["pygments_lexer"] = "ipython"
     text = json.dumps(notebook)
   source[0] = text
 

@@ -26,7 +26,7 @@ def _digest() -> str:
   return found.hexdigest()
 
 
-def read(folder: str) -> dict[str, Any]:
+def read(folder: pathlib.Path) -> dict[str, Any]:
   """What the processes say, from `folder` where it is kept there.
 
   Args:
@@ -37,7 +37,7 @@ def read(folder: str) -> dict[str, Any]:
     rounds: Algorithm -> kind of round -> "down" and "up" -> part -> bytes.
     client_state: Algorithm -> the bytes that a client keeps between rounds.
   """
-  kept = pathlib.Path(folder) / f"traffic-{_digest()[:16]}.json"
+  kept = folder / f"traffic-{_digest()[:16]}.json"
   if kept.exists():
     return json.loads(kept.read_text())
   found = _build()

@@ -1,4 +1,4 @@
-"""The wheel is the library, and a project elsewhere installs it as the README says."""
+"""The wheel is the library; a project elsewhere installs it as docs/install.md says."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ import pytest
 from packaging.requirements import Requirement
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
-_README = (_ROOT / "README.md").read_text(encoding="utf-8")
+_INSTALL = (_ROOT / "docs/install.md").read_text(encoding="utf-8")
+_PYTHON = (_ROOT / "docs/from_python.md").read_text(encoding="utf-8")
 
 
 def _run(*command, cwd: pathlib.Path, seconds: int = 300, **environment) -> str:
@@ -50,7 +51,7 @@ def wheel(uv, pypi, tmp_path_factory) -> pathlib.Path:
 
 @pytest.fixture
 def elsewhere(wheel, tmp_path) -> pathlib.Path:
-  """A folder with the two files that the README's lines name, where they name them."""
+  """A folder with the two files that the page's lines name, where they name them."""
   (tmp_path / "dist").mkdir()
   shutil.copy(wheel, tmp_path / "dist")
   shutil.copy(_ROOT / "constraints.txt", tmp_path)
@@ -58,20 +59,20 @@ def elsewhere(wheel, tmp_path) -> pathlib.Path:
 
 
 def _line(start: str) -> list[str]:
-  """The words of the one line in a block of the README that installs the wheel."""
-  lines = re.findall(rf"^{start} .*\.whl$", _README, re.MULTILINE)
+  """The words of the one line in a block of the page that installs the wheel."""
+  lines = re.findall(rf"^{start} .*\.whl$", _INSTALL, re.MULTILINE)
   assert len(lines) == 1, lines
   return lines[0].split()
 
 
 def _python_blocks() -> str:
-  blocks = re.findall(r"^```python\n(.*?)^```$", _README, re.MULTILINE | re.DOTALL)
+  blocks = re.findall(r"^```python\n(.*?)^```$", _PYTHON, re.MULTILINE | re.DOTALL)
   assert blocks
   return "\n".join(blocks)
 
 
 def _assert_is_usable(python: pathlib.Path, folder: pathlib.Path) -> None:
-  """It is the wheel that is imported, without tasks, and the README's Python runs."""
+  """It is the wheel that is imported, without tasks, and docs/from_python.md runs."""
   look = (
     "import importlib.util as i\n"
     "print([n for n in ('tasks', 'experiments', 'binaries') if i.find_spec(n)])\n"
@@ -130,7 +131,8 @@ def test_wheel_asks_for_what_the_library_imports(wheel):
 def test_checkout_is_importable_after_an_editable_installation(uv, pypi, tmp_path):
   """As after `uv sync`, and after pip's `-e .` in requirements.txt."""
   checkout, venv_dir = tmp_path / "checkout", tmp_path / "venv"
-  trees = [path.parent for path in _ROOT.glob("*/*.py") if path.parent.name != "tests"]
+  trees = [path.parent for path in _ROOT.glob("*/*.py")]
+  trees = [tree for tree in trees if tree.name not in ("docs", "tests")]
   trees = sorted({tree for tree in trees if not tree.name.startswith(".")})
   for tree in trees:
     shutil.copytree(
@@ -150,8 +152,8 @@ def test_checkout_is_importable_after_an_editable_installation(uv, pypi, tmp_pat
 # --- A third party's project ------------------------------------------------------------
 
 
-def test_project_of_uv_adds_the_wheel_as_the_readme_says(uv, elsewhere):
-  [settings] = re.findall(r"^```toml\n(.*?)^```$", _README, re.MULTILINE | re.DOTALL)
+def test_project_of_uv_adds_the_wheel_as_the_page_says(uv, elsewhere):
+  [settings] = re.findall(r"^```toml\n(.*?)^```$", _INSTALL, re.MULTILINE | re.DOTALL)
   new = ("init", "--quiet", "--bare", "--no-workspace", "--python", sys.executable)
   _run(uv, *new, "--name", "third-party", cwd=elsewhere)
   with open(elsewhere / "pyproject.toml", "a", encoding="utf-8") as f:
@@ -161,7 +163,7 @@ def test_project_of_uv_adds_the_wheel_as_the_readme_says(uv, elsewhere):
 
 
 @pytest.mark.packaging
-def test_pip_installs_the_wheel_as_the_readme_says(elsewhere):
+def test_pip_installs_the_wheel_as_the_page_says(elsewhere):
   """Slow: pip downloads half a gigabyte and writes 2.4 GB, where uv links its cache."""
   environment = elsewhere / "venv"
   venv.create(environment, with_pip=True)
