@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.aggregators.temporal_weighting import TemporalWeightingFactory
+from tff_algos.algorithms import fed_reg
 from tff_algos.algorithms.fed_agg import build_fed_agg
 from tff_algos.client_work import local_training
 
@@ -434,3 +435,19 @@ def test_fedagg_estimates_then_temporal_weights_are_the_mean_while_everyone_take
     one.round(range(problems.NUM_CLIENTS))
     other.round(range(problems.NUM_CLIENTS))
     driver.assert_close(one.weights, other.weights)
+
+
+@pytest.mark.parametrize(
+  "drift, expected",
+  [
+    ((3.0, 2.0), (3.0, 2.0)),
+    ((-1.0, 2.0), (0.0, 2.0)),
+    ((1.0, -2.0), (1.0, 0.0)),
+    ((-1.0, -2.0), (0.0, 0.0)),
+  ],
+)
+def test_fedreg_never_goes_further_along_what_it_regularizes(drift, expected):
+  """By hand: along the unit vectors, so each weight is a component of the drift, or 0."""
+  unit = (tf.constant([1.0, 0.0]),), (tf.constant([0.0, 1.0]),)
+  found = fed_reg.regularize((tf.constant(drift),), *unit)
+  assert tuple(map(float, found)) == expected
