@@ -39,10 +39,13 @@ myst_heading_anchors = 4  # As GitHub makes them, so that a link works in both.
 myst_enable_extensions = ["attrs_inline"]
 
 autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+autodoc_type_aliases = {"npt.ArrayLike": "ArrayLike", "Weights": "Weights"}
 autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 70
-napoleon_google_docstring = True
+napoleon_attr_annotations = False
 napoleon_numpy_docstring = False
+napoleon_use_rtype = False
 default_role = "code"
 
 html_theme = "furo"
@@ -54,5 +57,6 @@ html_domain_indices = False  # Of modules, of which the public names are not.
 html_show_copyright = False
 html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": False}
+smartquotes_action = "D"  # Dashes; quotation marks of code and messages stay.
 pygments_style = "friendly"
 pygments_dark_style = "monokai"

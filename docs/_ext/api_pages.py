@@ -87,7 +87,8 @@ def check_docstrings(public: Mapping[str, Any]) -> None:
 
 def _entry(path: str, value: Any) -> str:
   if isinstance(value, types.ModuleType):
-    return f".. automodule:: {value.__name__}\n   :members:\n"
+    title = f".. rubric:: {path}\n\n"
+    return f"{title}.. automodule:: {value.__name__}\n   :members:\n"
   if not isinstance(value, type):
     return f".. autofunction:: {path}\n"
   kind = "exception" if issubclass(value, BaseException) else "class"
@@ -138,9 +139,17 @@ def _write(app: Sphinx) -> None:
 def _docstring(
   app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
 ) -> None:
-  if dataclasses.is_dataclass(obj) and isinstance(obj, type):
+  from tff_algos.algorithms.registry import ALGORITHMS
+
+  pages = [row.name for row in ALGORITHMS.values() if row.hparams_class is obj]
+  if dataclasses.is_dataclass(obj) and isinstance(obj, type) and not pages:
     lines += _fields(obj)
+  if what == "property":  # Of which napoleon takes what is before a colon for a type.
+    lines[:1] = [re.sub(r"^(`[^`]+`): ", r"\1, ", line) for line in lines[:1]]
   lines[:] = as_rst(lines)
+  for page in pages:
+    link = f":doc:`options of {page} </reference/algorithms/{page}>`"
+    lines += [f"The fields' meanings, ranges and sources: {link}.", ""]
 
 
 def _fields(hparams_class: type) -> list[str]:
