@@ -58,7 +58,9 @@ def run(request: Request) -> None:
   clients = loaded.clients
   evaluate_clients = client_evaluation.build_client_evaluation(found.model)
   print(f"{found.source}:")
-  print(f"test set, {len(loaded.test_y):,} examples: {_words(evaluate(found.weights))}")
+  words = _words(evaluate(found.weights))
+  # The clients may take longer.
+  print(f"test set, {len(loaded.test_y):,} examples: {words}", flush=True)
   values = evaluate_clients(found.weights, clients, clients.ids)
   held_out = np.ones(len(clients), bool)
   training = cohorts.training_clients(len(clients), config.held_out_clients, config.seed)
