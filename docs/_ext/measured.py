@@ -145,7 +145,7 @@ def page(runs: Sequence[Measured]) -> str:
     ]
     parts += [
       f"## {data}, {split}",
-      f"{clients} clients in a round; [{paper}](results/{paper}.md).",
+      f"{clients} clients in a round; [settings, and what they say](results/{paper}.md).",
       table(("algorithm", "run", *_NUMBERS), rows, numbers=len(_NUMBERS)),
     ]
   return "\n\n".join(parts) + "\n"

@@ -52,7 +52,9 @@ def _build() -> dict[str, Any]:
 
   from tasks import loading, registry
   from tff_algos.algorithms.registry import ALGORITHMS
+  from tff_algos.runtimes.runtime import create_runtime
 
+  runtime = create_runtime()  # Before any model.
   task = registry.get(_TASK)
   with tempfile.TemporaryDirectory() as folder:
     loaded = loading.load(
@@ -77,7 +79,8 @@ def _build() -> dict[str, Any]:
       kind: {"down": dict(crossing.down), "up": dict(crossing.up)}
       for kind, crossing in process.traffic.items()
     }
-    state = process.initialize_client()
+    with runtime:  # TFF's own default context would leave a worker process behind.
+      state = process.initialize_client()
     arrays = [np.asarray(value) for value in tree.flatten(state)]
     found["client_state"][name] = int(sum(value.nbytes for value in arrays))
   return found
