@@ -18,18 +18,6 @@ from tff_algos.simulation.availability import Availability
 from tff_algos.simulation.schedules import Schedule
 from tff_algos.simulation.stopping import StopRule
 
-#: What of a manifest may differ where a run is resumed: it does not change the numbers;
-#: and hyper-parameters are compared as they are in the end, with all defaults.
-FREE_SETTINGS = frozenset(
-  f"flags.{name}"
-  for name in (
-    *("rounds", "run_dir", "data_dir", "cache_dir", "checkpoint_every"),
-    *("runtime", "threads", "devices", "workers"),
-    *("worker_certificate", "worker_key", "worker_authority"),
-    *("target_accuracy", "stop_at", "patience", "hparams", "tracker"),
-  )
-)
-
 
 @dataclasses.dataclass(frozen=True)
 class Config:

@@ -11,8 +11,8 @@ from typing import Any, Optional
 from absl import flags
 
 from experiments import command_line
-from experiments.config import FREE_SETTINGS, Config, field_names, make_config
-from experiments.run_folder.folder import RunFolder
+from experiments.config import Config, field_names, make_config
+from experiments.run_folder.folder import FREE_SETTINGS, RunFolder
 from tasks import registry as tasks_registry
 from tff_algos import hyper_parameters
 from tff_algos.algorithms import registry as algorithms_registry

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
-from experiments.config import FREE_SETTINGS
+from experiments.run_folder.folder import FREE_SETTINGS
 from experiments.run_folder.reading import Run
 
 

@@ -16,13 +16,12 @@ from absl import flags
 
 from experiments import command_line, run_options, training_flags
 from experiments.config import (
-  FREE_SETTINGS,
   Config,
   field_names,
   make_config,
   make_hparams,
 )
-from experiments.run_folder.folder import RunFolder
+from experiments.run_folder.folder import FREE_SETTINGS, RunFolder
 from experiments.tables import measures
 from experiments.tables.cells import Settings, run_folder
 from experiments.tables.model import Cell, Column, Figure, Panel, Row, Table

@@ -81,7 +81,12 @@ def test_loss_is_the_mean_over_all_examples_met(federate, name):
   a replay, its process is taken, whose clients all count the same.
   """
   replays = REPLAYS[name].settings.values()
-  uniform = (s for s in replays if s.get("client_weighting") == "uniform")
+  uniform = (
+    s
+    for s in replays
+    # As TEFL's paper prints it, the model does not stay where it is.
+    if s.get("client_weighting") == "uniform" and "normalization" not in s
+  )
   settings = dict(next(uniform, {}), learning_rate=1e-20)
   federation = federate(name, "mlp" if len(settings) > 1 else "linear", **settings)
   start = replay.as_weights(federation.problem.model.initial_weights)

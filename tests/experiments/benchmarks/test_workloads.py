@@ -12,7 +12,8 @@ from tff_algos.errors import InputError
 def test_unknown_names_are_refused():
   with pytest.raises(InputError, match="choose from A, B"):
     workloads.get("a")
-  assert program.framework_names() == ["bare", "in_process", "local_worker", "tff"]
+  names = ["bare", "in_process", "local_worker", "datasets", "tff"]
+  assert program.framework_names() == names
 
 
 @pytest.mark.parametrize("row", workloads.WORKLOADS.values(), ids=lambda row: row.name)
