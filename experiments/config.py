@@ -55,10 +55,14 @@ class Config:
     threads: Clients worked on at once on each device of in_process; None: one for each
       core.
     devices: Where in_process places clients, such as GPU:0; None: all GPUs, else the CPU.
-    workers: The workers of remote_workers, as host:port.
-    worker_certificate: What this program shows them; None: they are not in a tunnel.
-    worker_key: The key of that.
-    worker_authority: The certificate of the authority that signed the workers'.
+    clients_per_part: How many clients' results are added before these sums are joined, in
+      in_process and dask; None: as `create_runtime` has it.
+    workers: How many processes dask starts on this machine; None: one for each core.
+    scheduler: The address of the Dask scheduler to use instead; None: none.
+    tls_ca_file: The certificate of the authority of its cluster; None: that of Dask's
+      configuration.
+    tls_cert: What this program shows there.
+    tls_key: The key of that.
     tracker: Who is told of the rounds besides the folder's files, of `trackers.NAMES`.
   """
 
@@ -89,10 +93,12 @@ class Config:
   runtime: str = "in_process"
   threads: Optional[int] = None
   devices: Optional[Sequence[str]] = None
-  workers: Sequence[str] = ()
-  worker_certificate: Optional[str] = None
-  worker_key: Optional[str] = None
-  worker_authority: Optional[str] = None
+  clients_per_part: Optional[int] = None
+  workers: Optional[int] = None
+  scheduler: Optional[str] = None
+  tls_ca_file: Optional[str] = None
+  tls_cert: Optional[str] = None
+  tls_key: Optional[str] = None
   tracker: Sequence[str] = ("tensorboard",)
 
   def stop_rule(self) -> Optional[StopRule]:

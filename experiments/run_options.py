@@ -66,7 +66,7 @@ def define() -> None:
     "target_accuracy", None, "Report the first round that reaches it, 0 to 1.", **place
   )
   flags.DEFINE_string(
-    "runtime", "in_process", "in_process, local_worker or remote_workers.", **place
+    "runtime", "in_process", "in_process, local_worker or dask.", **place
   )
   flags.DEFINE_integer(
     "threads",
@@ -82,27 +82,44 @@ def define() -> None:
     "CPU:0.",
     **place,
   )
-  flags.DEFINE_list(
+  flags.DEFINE_integer(
+    "clients_per_part",
+    None,
+    "So many clients' results are added one after the other, and these sums joined in a "
+    "fixed tree; a part is also what dask gives a worker at once. Other parts round "
+    "otherwise. Default: as many as give at most 32 parts, and at least 128 of clients "
+    "that are worked on in blocks.",
+    **place,
+  )
+  flags.DEFINE_integer(
     "workers",
     None,
-    "The workers of remote_workers, started by binaries/worker.py: host:port,...",
+    "How many processes dask starts on this machine, where it has no --scheduler; "
+    "default: one for each GPU, else for each core.",
     **place,
   )
   flags.DEFINE_string(
-    "worker_certificate",
+    "scheduler",
     None,
-    "What remote_workers shows the workers, a PEM file; without it, its key and its "
-    "authority: they run with --trusted_network.",
+    "The Dask scheduler to use, such as tls://host:8786; default: a cluster of "
+    "processes on this machine alone.",
     **place,
   )
   flags.DEFINE_string(
-    "worker_key", None, "The certificate's private key, a PEM file.", **place
-  )
-  flags.DEFINE_string(
-    "worker_authority",
+    "tls_ca_file",
     None,
-    "The certificate of the authority that signed the workers', a PEM file.",
+    "The certificate of the authority that has signed those of --scheduler's cluster, a "
+    "PEM file; without it, --tls_cert and --tls_key: those of Dask's configuration.",
     **place,
+  )
+  flags.DEFINE_string(
+    "tls_cert",
+    None,
+    "The certificate that this program shows, a PEM file.",
+    **place,
+  )
+  flags.DEFINE_string(
+    "tls_key", None, "The certificate's private key, a PEM file.", **place
   )
   flags.DEFINE_list(
     "tracker",

@@ -17,8 +17,9 @@ from experiments.run_folder import reading
 from experiments.run_folder.folder import FREE_SETTINGS, RunFolder
 from tff_algos.diagnostics import heterogeneity
 from tff_algos.errors import InputError
-from tff_algos.runtimes import in_process, remote_workers, tunnel
+from tff_algos.runtimes import in_process
 from tff_algos.runtimes import runtime as runtimes
+from tff_algos.runtimes.tls_files import TlsFiles
 from tff_algos.simulation import (
   checkpoints,
   client_evaluation,
@@ -84,8 +85,10 @@ def run(
         config.runtime,
         num_threads=config.threads,
         devices=config.devices,
+        clients_per_part=config.clients_per_part,
         worker_log=folder.file("worker.log"),
         workers=config.workers,
+        scheduler=config.scheduler,
         tls=tls,
       )
     )
@@ -129,14 +132,14 @@ def _refuse_to_lose(folder: RunFolder, config: Config, resume: bool) -> None:
     )
 
 
-def prepare_runtime(config: Config) -> Optional[tunnel.TlsFiles]:
-  """Sets TensorFlow's threads, before it does anything; the certificates of a tunnel.
+def prepare_runtime(config: Config) -> Optional[TlsFiles]:
+  """Sets TensorFlow's threads, before it does anything; the certificates for a cluster.
 
   Raises:
     InputError: The settings of the runtime cannot be used.
   """
-  tls = _check_workers(config)
-  if config.runtime == "in_process":
+  tls = _check_dask(config)
+  if config.runtime != "local_worker":
     try:
       in_process.prepare(config.devices)
     except ValueError as error:  # Of the devices.
@@ -144,44 +147,42 @@ def prepare_runtime(config: Config) -> Optional[tunnel.TlsFiles]:
   return tls
 
 
-def _check_workers(config: Config) -> Optional[tunnel.TlsFiles]:
-  """The certificates for remote_workers.
+def _check_dask(config: Config) -> Optional[TlsFiles]:
+  """The certificates for the scheduler.
 
   Raises:
-    InputError: The settings of remote_workers do not fit together.
+    InputError: The settings of dask do not fit together.
   """
-  try:
-    files = _tls_files(config)
-    if config.runtime == "remote_workers":
-      remote_workers.parse_addresses(config.workers)
-      if files is not None:
-        files.check()
-        tunnel.find_stunnel()
-  except (ValueError, OSError) as error:
-    raise InputError(str(error)) from error
-  if config.runtime != "remote_workers" and (config.workers or files is not None):
+  files = _tls_files(config)
+  given = {"workers": config.workers, "scheduler": config.scheduler, "tls_cert": files}
+  names = [name for name, value in given.items() if value is not None]
+  if config.runtime != "dask" and names:
     raise InputError(
-      f"workers and their certificates are for the runtime remote_workers, but this "
-      f"run's is {config.runtime}: leave them out or choose remote_workers."
+      f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} for the runtime dask, "
+      f"but this run's is {config.runtime}: leave out or choose --runtime=dask."
     )
+  if files is not None and config.scheduler is None:
+    raise InputError("tls_cert is for a scheduler: give its address by --scheduler.")
+  if config.runtime == "dask":
+    runtimes.check_dask(workers=config.workers, scheduler=config.scheduler, tls=files)
   return files
 
 
-def _tls_files(config: Config) -> Optional[tunnel.TlsFiles]:
+def _tls_files(config: Config) -> Optional[TlsFiles]:
   given = {
-    "worker_certificate": config.worker_certificate,
-    "worker_key": config.worker_key,
-    "worker_authority": config.worker_authority,
+    "tls_ca_file": config.tls_ca_file,
+    "tls_cert": config.tls_cert,
+    "tls_key": config.tls_key,
   }
   missing = [name for name, path in given.items() if not path]
   if len(missing) == len(given):
     return None
   if missing:
     raise InputError(
-      "worker_certificate, worker_key and worker_authority go together: "
+      "tls_ca_file, tls_cert and tls_key go together: "
       f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing."
     )
-  return tunnel.TlsFiles(*(str(path) for path in given.values()))
+  return TlsFiles(*(str(path) for path in given.values()))
 
 
 def _print_header(prepared: Prepared, runtime: runtimes.Runtime) -> None:

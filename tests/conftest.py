@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import gc
 import json
@@ -10,14 +9,12 @@ import os
 import pathlib
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from xdist.scheduler import LoadFileScheduling
@@ -183,21 +180,12 @@ def fork_program(tmp_path_factory) -> Iterator[programs.ForkServer]:
   server.close()
 
 
-# --- Workers of other machines ----------------------------------------------------------
-
-_NAMES = "DNS:localhost,IP:127.0.0.1,IP:10.213.1.2,IP:10.213.2.2"
-_CERTIFICATES = (
-  # name, authority, use, names
-  ("worker", "ca", "serverAuth", _NAMES),
-  ("program", "ca", "clientAuth", "DNS:program"),
-  ("foreign_worker", "other_ca", "serverAuth", _NAMES),
-  ("foreign_program", "other_ca", "clientAuth", "DNS:program"),
-)
+# --- Clusters ---------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory) -> pathlib.Path:
-  """A folder with NAME.pem and NAME.key of two authorities and whom they signed."""
+  """A folder with ca.pem and member.pem/key, other_ca.pem and foreign.pem/key."""
   if not shutil.which("openssl"):
     pytest.skip("no openssl to make certificates with")
   folder = tmp_path_factory.mktemp("certificates")
@@ -206,105 +194,12 @@ def certificates(tmp_path_factory) -> pathlib.Path:
     subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
 
   new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-  for ca in ("ca", "other_ca"):
+  for ca, name in (("ca", "member"), ("other_ca", "foreign")):
     into = ["-keyout", f"{ca}.key", "-out", f"{ca}.pem"]
     openssl("req", "-x509", *new_key, "-days", "1", "-subj", f"/CN={ca}", *into)
-  for name, ca, use, names in _CERTIFICATES:
     into = ["-keyout", f"{name}.key", "-out", f"{name}.csr"]
     openssl("req", *new_key, "-subj", f"/CN={name}", *into)
-    extensions = f"extendedKeyUsage={use}\nsubjectAltName={names}\n"
-    (folder / "extensions").write_text(extensions)
     signing = ["-CA", f"{ca}.pem", "-CAkey", f"{ca}.key", "-CAcreateserial"]
-    openssl(
-      *("x509", "-req", "-days", "1", "-in", f"{name}.csr", "-out", f"{name}.pem"),
-      *signing,
-      *("-extfile", "extensions"),
-    )
+    files = ["-in", f"{name}.csr", "-out", f"{name}.pem"]
+    openssl("x509", "-req", "-days", "1", *files, *signing)
   return folder
-
-
-class WorkerProgram:
-  """A run of binaries/worker.py.
-
-  Attributes:
-    port: Where it is reached.
-    log: The file for what its children print.
-    process: The program.
-  """
-
-  def __init__(self, folder: pathlib.Path, port: int, flags: list[str], prefix=()):
-    self.port, self.log = port, folder / f"worker_{port}.log"
-    self._err = folder / f"worker_{port}.err"
-    out = folder / f"worker_{port}.out"
-    root = pathlib.Path(__file__).resolve().parents[1]
-    program = [sys.executable, str(root / "binaries/worker.py"), f"--port={port}"]
-    with open(out, "w") as stdout, open(self._err, "w") as stderr:
-      self.process = subprocess.Popen(
-        [*prefix, *program, f"--log={self.log}", *flags],
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=stderr,
-      )
-    deadline = time.monotonic() + 30
-    while not out.read_text().endswith("\n"):
-      assert self.process.poll() is None, self._err.read_text()
-      assert time.monotonic() < deadline, "the worker does not start"
-      time.sleep(0.05)
-    self.out = out.read_text()
-
-  @property
-  def err(self) -> str:
-    """What it has said since it started."""
-    return self._err.read_text()
-
-  def child(self, name: str) -> Optional[int]:
-    """The id of the process that it runs of this program; None for none."""
-    for folder in pathlib.Path("/proc").glob("[0-9]*"):
-      with contextlib.suppress(OSError):  # It has just ended.
-        state, parent = (folder / "stat").read_text().rsplit(")", 1)[1].split()[:2]
-        program = (folder / "cmdline").read_bytes().split(b"\0")[0]
-        is_own = int(parent) == self.process.pid and state != "Z"
-        if is_own and os.path.basename(program).decode() == name:
-          return int(folder.name)
-    return None
-
-  def kill_worker(self) -> None:
-    """Kills TFF's worker; the program starts another one."""
-    os.kill(self.child("worker_binary"), signal.SIGKILL)
-
-
-@pytest.fixture(scope="session")
-def needs_tunnel():
-  """Skips where a worker cannot be run behind a tunnel."""
-  if not shutil.which("stunnel"):
-    pytest.skip("no stunnel: `apt-get install stunnel4`")
-  flags = "-n" if os.geteuid() == 0 else "-Un"
-  if subprocess.run(["unshare", flags, "true"], capture_output=True).returncode:
-    pytest.skip("this user may not make network namespaces")
-
-
-@pytest.fixture(scope="module")
-def start_worker(request, tmp_path_factory):
-  """`(owner of the certificate or None for no tunnel, prefix) -> WorkerProgram`."""
-  import portpicker
-
-  started = []
-  folder = tmp_path_factory.mktemp("workers")
-
-  def start(owner: Optional[str] = "worker", prefix=()) -> WorkerProgram:
-    flags = ["--trusted_network"]
-    if owner:
-      request.getfixturevalue("needs_tunnel")
-      certificates = request.getfixturevalue("certificates")
-      flags = [f"--certificate={certificates / owner}.pem"]
-      flags += [f"--key={certificates / owner}.key"]
-      flags += [f"--authority={certificates / 'ca.pem'}"]
-    port = portpicker.pick_unused_port()
-    started.append(WorkerProgram(folder, port, flags, prefix))
-    return started[-1]
-
-  yield start
-  for program in started:
-    program.process.terminate()
-  for program in started:
-    program.process.wait(timeout=20)

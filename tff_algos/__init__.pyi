@@ -75,7 +75,7 @@ from .models.to_keras import to_keras as to_keras
 from .privacy.accounting import GaussianMechanism as GaussianMechanism
 from .privacy.accounting import epsilon as epsilon
 from .runtimes.runtime import create_runtime as create_runtime
-from .runtimes.tunnel import TlsFiles as TlsFiles
+from .runtimes.tls_files import TlsFiles as TlsFiles
 from .simulation import schedules as schedules
 from .simulation.availability import Availability as Availability
 from .simulation.availability import ClientDurations as ClientDurations

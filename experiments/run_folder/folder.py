@@ -32,8 +32,8 @@ FREE_SETTINGS = frozenset(
   f"flags.{name}"
   for name in (
     *("rounds", "run_dir", "data_dir", "cache_dir", "checkpoint_every"),
-    *("runtime", "threads", "devices", "workers"),
-    *("worker_certificate", "worker_key", "worker_authority"),
+    *("runtime", "threads", "devices", "workers", "scheduler"),
+    *("tls_ca_file", "tls_cert", "tls_key"),
     *("target_accuracy", "stop_at", "patience", "hparams", "tracker"),
   )
 )

@@ -19,7 +19,6 @@ _PROGRAM = """
   from absl import flags
   from experiments import command_line
   from tff_algos.errors import *
-  from tff_algos.runtimes.worker_host import CannotStartError
 
   flags.DEFINE_integer("number", 0, "A number.", 0)
 
@@ -82,7 +81,7 @@ def test_status_of_a_run_that_was_stopped_is_that_of_sysexits():
   assert command_line.STOPPED_EARLY == os.EX_TEMPFAIL == 75
 
 
-@pytest.mark.parametrize("kind", ["InputError", "CannotStartError"])
+@pytest.mark.parametrize("kind", ["InputError"])
 def test_mistake_is_its_sentence_and_status_2(kind):
   assert _status_and_sentence(f'raise {kind}("Do that.")') == (2, "Do that.\n")
 

@@ -133,7 +133,7 @@ def test_drops_only_the_client_that_is_not_finite(model, monkeypatch, tmp_path):
 
 def _work_of(process, num_clients: int):
   plan = execution.Plan(process.next)
-  (work,) = [c.for_clients(num_clients) for _, c, _ in plan._levels if c.requested]
+  (work,) = [v.work_of(num_clients) for v in plan.levels if v.at_clients]
   return work
 
 
@@ -202,7 +202,7 @@ def test_accumulates_in_the_order_of_the_clients(
 ):
   monkeypatch.setattr(blocks, "MOST_CLIENTS", 3)
   computation = _sum_of_ranges(5, accumulate)
-  with tff_algos.create_runtime():
+  with tff_algos.create_runtime(clients_per_part=4):
     assert computation([10, 2, 2, 4]) == expected
 
 

@@ -33,6 +33,7 @@ class Accumulation:
       self._trace_add_several, self._totals + ADDED_AT_ONCE * added
     )
     self._add_all = tracing.Function(self._trace_add_all, self._totals + many)
+    self._merge = tracing.Function(self._trace_merge, 2 * self._totals)
 
   def zero(self) -> Sequence[tf.Tensor]:
     """The accumulators before any client."""
@@ -65,6 +66,12 @@ class Accumulation:
   ) -> Sequence[tf.Tensor]:
     """The accumulators after several more clients, whose leaves are stacked."""
     return self._add_all(*totals, *self._leaves(results)) if self._totals else []
+
+  def merge(
+    self, before: Sequence[tf.Tensor], after: Sequence[tf.Tensor]
+  ) -> Sequence[tf.Tensor]:
+    """The accumulators of two groups of clients together, the first group's first."""
+    return self._merge(*before, *after) if self._totals else []
 
   def _leaves(self, results: Mapping[Node, list[tf.Tensor]]) -> list[tf.Tensor]:
     return [v for n in self.aggregates for v in results[n.inputs[0]]]
@@ -109,6 +116,17 @@ class Accumulation:
       parallel_iterations=1,
     )[1:]
 
+  def _trace_merge(self, *flat):
+    leaves = iter(flat)
+    before, after = ([values.pack(t, leaves) for t in self._types] for _ in range(2))
+    return [
+      leaf
+      for node, *both in zip(self.aggregates, before, after)
+      for leaf in values.flatten_tensors(
+        node.type, node.detail[2].evaluate()(Struct([(None, v) for v in both]))
+      )
+    ]
+
   def split(self, totals: Sequence[tf.Tensor]) -> dict[Node, list[tf.Tensor]]:
     """Each aggregate's accumulator."""
     leaves = iter(totals)
@@ -116,6 +134,37 @@ class Accumulation:
       n: [next(leaves) for _ in range(count)]
       for n, count in zip(self.aggregates, self._counts)
     }
+
+
+class Tree:
+  """Joins parts' accumulators two by two, in an order that their number alone gives.
+
+  Of n parts, taken in order, the first 2^k (the greatest such number below n) are joined
+  to one, the others to another, by the same rule, and these two in the end.
+  """
+
+  def __init__(self, accumulation: Accumulation):
+    self._accumulation = accumulation
+    # Of so many parts each, a power of two that falls: those that wait for their other
+    # half.
+    self._joined: list[tuple[int, Sequence[tf.Tensor]]] = []
+
+  def add(self, totals: Sequence[tf.Tensor]) -> None:
+    """Takes the next part's accumulators."""
+    count = 1
+    while self._joined and self._joined[-1][0] == count:
+      totals = self._accumulation.merge(self._joined.pop()[1], totals)
+      count *= 2
+    self._joined.append((count, totals))
+
+  def total(self) -> Sequence[tf.Tensor]:
+    """The accumulators of all parts; of none they are those before any client."""
+    if not self._joined:
+      return self._accumulation.zero()
+    *earlier, (_, totals) = self._joined
+    for _, before in reversed(earlier):
+      totals = self._accumulation.merge(before, totals)
+    return totals
 
 
 def _is_sum(aggregate: Node) -> bool:

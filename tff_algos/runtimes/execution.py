@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Optional
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -24,38 +25,93 @@ from tff_algos.runtimes.planning import Node, Step
 from tff_algos.runtimes.values import Struct
 
 # For each node the leaves of its value, and those of each client's value of it.
-_Leaves = dict[Node, list[tf.Tensor]]
-_ClientLeaves = dict[Node, list[list[Any]]]
+Leaves = dict[Node, list[tf.Tensor]]
+ClientLeaves = dict[Node, list[list[Any]]]
+
+# At most so many parts by default, as each has to be joined.
+MOST_PARTS = 32
 
 
-class _ClientWork:
-  """What the clients do between two exchanges, planned when it is first needed."""
+class PartResult(NamedTuple):
+  """What the clients of a part have made.
 
-  def __init__(self, requested: list[Node], is_given: Callable[[Node], bool]):
-    self.requested, self._is_given = requested, is_given
+  Attributes:
+    totals: The accumulators after its last client; they began with its first.
+    kept: For each node that clients keep the leaves of each client's value.
+  """
+
+  totals: Sequence[Any]
+  kept: ClientLeaves
+
+
+class Cohort(NamedTuple):
+  """The clients of a round between two exchanges, and what they work with.
+
+  Attributes:
+    level: Which of the plan's levels this is.
+    work: What a client does, or a block of clients.
+    sums: What accumulates the results.
+    broadcast: The leaves of what was broadcast.
+    own: The leaves of the work's other inputs, for each client.
+    num_clients: How many clients there are.
+    parts: The clients of each part, in order.
+  """
+
+  level: int
+  work: Step | blocks.Blocks
+  sums: accumulation.Accumulation
+  broadcast: Leaves
+  own: ClientLeaves
+  num_clients: int
+  parts: list[range]
+
+
+class Level:
+  """What is done after one exchange, and until the next: at the server, at the clients.
+
+  The clients' work is planned when it is first needed.
+  """
+
+  def __init__(
+    self,
+    at_server: list[Node],
+    at_clients: list[Node],
+    aggregates: list[Node],
+    is_given: Callable[[Node], bool],
+  ):
+    self.server = Step(at_server, is_given)
+    self.sums = accumulation.Accumulation(aggregates)
+    self.at_clients, self._is_given = at_clients, is_given
     self._planning = threading.Lock()
 
-  def for_clients(self, num_clients: int) -> Step | blocks.Blocks:
-    """How that many clients work, traced: one by one or in blocks."""
+  def work_of(self, num_clients: int) -> Step | blocks.Blocks:
+    """How so many clients work: one by one or in blocks; not traced yet."""
     with self._planning:
       in_blocks = self._in_blocks if num_clients >= blocks.FEWEST_CLIENTS else None
-      work = in_blocks or self._one_by_one
-      work.prepare()
-      return work
+      return in_blocks or self._one_by_one
 
   @functools.cached_property
   def _one_by_one(self) -> Step:
-    return Step(self.requested, self._is_given)
+    return Step(self.at_clients, self._is_given)
 
   @functools.cached_property
   def _in_blocks(self) -> Optional[blocks.Blocks]:
-    return blocks.plan(self.requested, self._is_given)
+    return blocks.plan(self.at_clients, self._is_given)
 
 
 class Plan:
   """A computation as alternating steps at the server and at the clients."""
 
-  def __init__(self, comp: tff.Computation):
+  def __init__(self, comp: tff.Computation, *, is_compiled: bool = False):
+    """Plans it.
+
+    Args:
+      comp: The computation.
+      is_compiled: Whether it is what `serialized` gave for another.
+
+    Raises:
+      UnsupportedComputationError: It uses something that these plans have not.
+    """
     if tff.types.contains(
       comp.type_signature.result, lambda t: isinstance(t, tff.SequenceType)
     ):
@@ -63,7 +119,8 @@ class Plan:
         "The in_process runtime returns no data sets, and this computation gives "
         f"{comp.type_signature.result}: return tensors, or use another runtime."
       )
-    block = compiler.to_call_dominant(comp)
+    block = comp.to_building_block() if is_compiled else compiler.to_call_dominant(comp)
+    self._block = block
     self._parameter = comp.type_signature.parameter
     self._result = comp.type_signature.result
     self._is_federated = tff.types.contains(
@@ -78,6 +135,13 @@ class Plan:
       env[block.parameter_name] = self._argument_nodes(self._parameter)
     self._results = planning.result_of(planning.plan_block(block.result, env))
     self._plan_steps()
+
+  @functools.cached_property
+  def serialized(self) -> bytes:
+    """The compiled computation, to be planned in the same way in another process."""
+    comp = tff.framework.ConcreteComputation.from_building_block(self._block)
+    content: bytes = tff.framework.serialize_computation(comp).SerializeToString()
+    return content
 
   def _plan_local(self, block: tff.framework.Lambda) -> None:
     def trace(*leaves):
@@ -119,22 +183,28 @@ class Plan:
     def is_given_at(level: int) -> Callable[[Node], bool]:
       return lambda node: node.is_source or (node in wanted and node.level < level)
 
-    self._levels: list[tuple[Step, _ClientWork, accumulation.Accumulation]] = []
+    self.levels: list[Level] = []
     for level in range(max((n.level for n in nodes), default=0) + 1):
       here = [n for n in wanted if n.level == level and (n in summed or not n.is_source)]
-      server = Step([n for n in here if n.at_server], is_given_at(level))
-      at_clients = [n for n in here if not n.at_server]
-      clients = _ClientWork(at_clients, is_given_at(level))
       sums = [n for n in nodes if n.kind == "aggregate" and n.level == level + 1]
-      self._levels.append((server, clients, accumulation.Accumulation(sums)))
+      at_server = [n for n in here if n.at_server]
+      at_clients = [n for n in here if not n.at_server]
+      self.levels.append(Level(at_server, at_clients, sums, is_given_at(level)))
 
   def run(
     self,
     argument: Any,
-    devices: Sequence[str],
-    in_order: Callable[..., Iterator[Any]],
+    run_cohort: Callable[[Cohort], Iterator[PartResult]],
+    clients_per_part: Optional[int] = None,
   ) -> Any:
-    """The result for an argument; clients are mapped by `in_order` on the devices."""
+    """The result for an argument.
+
+    Args:
+      argument: The argument.
+      run_cohort: Has clients work; gives each part's results, in the parts' order.
+      clients_per_part: How many clients have their results accumulated one after the
+        other before these parts are joined; None: what `parts_of` has as its default.
+    """
     if not self._is_federated:
       leaves = []
       if self._parameter is not None:
@@ -150,84 +220,102 @@ class Plan:
         f"{', '.join(map(str, sorted(counts)))}; give one value for each client."
       )
     num_clients = counts.pop() if counts else 0
-    for server, clients, sums in self._levels:
-      at_server.update(server.run(at_server))
-      if not clients.requested:  # Nothing is left for them to do.
+    for index, level in enumerate(self.levels):
+      at_server.update(level.server.run(at_server))
+      if not level.at_clients:  # Nothing is left for them to do.
         continue
-      work = clients.for_clients(num_clients)
-      broadcast = {
-        n: at_server[n.inputs[0]] for n in work.inputs if n.kind == "broadcast"
-      }
-      shared = {device: _copied(broadcast, device) for device in devices}
-      for node in self._kept.intersection(work.requested):
+      cohort = self._cohort(index, at_server, at_clients, num_clients, clients_per_part)
+      for node in self.kept_of(cohort.work):
         at_clients[node] = []
-      rest = sums, shared, at_clients, num_clients, in_order
-      if isinstance(work, blocks.Blocks):
-        totals = self._run_blocks(work, *rest)
-      else:
-        totals = self._run_clients(work, *rest)
-      at_server.update(sums.split(totals))
+      tree = accumulation.Tree(level.sums)
+      for part in run_cohort(cohort):
+        tree.add(part.totals)
+        for node, of_clients in part.kept.items():
+          at_clients[node].extend(of_clients)
+      at_server.update(level.sums.split(tree.total()))
     return self._egest(at_server, at_clients, num_clients)
 
-  def _run_clients(
+  def _cohort(
     self,
-    step: Step,
-    sums: accumulation.Accumulation,
-    shared: Mapping[str, _Leaves],
-    at_clients: _ClientLeaves,
+    index: int,
+    at_server: Leaves,
+    at_clients: ClientLeaves,
     num_clients: int,
+    clients_per_part: Optional[int],
+  ) -> Cohort:
+    level = self.levels[index]
+    work = level.work_of(num_clients)
+    return Cohort(
+      level=index,
+      work=work,
+      sums=level.sums,
+      broadcast={n: at_server[n.inputs[0]] for n in work.inputs if n.kind == "broadcast"},
+      own={n: at_clients[n] for n in work.inputs if n.kind != "broadcast"},
+      num_clients=num_clients,
+      parts=parts_of(num_clients, clients_per_part, isinstance(work, blocks.Blocks)),
+    )
+
+  def kept_of(self, work: Step | blocks.Blocks) -> list[Node]:
+    """What clients keep of their work's results, for later or as the result."""
+    return [n for n in work.requested if n in self._kept]
+
+  def run_parts(
+    self,
+    cohort: Cohort,
+    devices: Sequence[str],
     in_order: Callable[..., Iterator[Any]],
-  ) -> Sequence[tf.Tensor]:
-    """Works on one client at a time; the accumulators after the last."""
-    own = [n for n in step.inputs if n.kind != "broadcast"]
+  ) -> Iterator[PartResult]:
+    """Has the clients of this level work, by `in_order` on the devices."""
+    work = cohort.work
+    work.prepare()
+    shared = {device: _copied(cohort.broadcast, device) for device in devices}
 
-    def work(device: str, client: int) -> _Leaves:
-      given = dict(shared[device])
-      for node in own:
-        specs = values.specs_of(node.type)
-        given[node] = values.as_tensors(specs, at_clients[node][client])
-      return step.run(given)
+    def run(device: str, clients: range) -> Leaves:
+      if isinstance(work, blocks.Blocks):
+        leaves = {n: _stacked(n, each[clients.start : clients.stop]) for n, each in own}
+        return work.run(shared[device], leaves)
+      [client] = clients
+      leaves = {
+        n: values.as_tensors(values.specs_of(n.type), each[client]) for n, each in own
+      }
+      return work.run({**shared[device], **leaves})
 
+    own = list(cohort.own.items())
+    at_once = blocks.MOST_CLIENTS if isinstance(work, blocks.Blocks) else 1
+    portions = [
+      [part[i : i + at_once] for i in range(0, len(part), at_once)]
+      for part in cohort.parts
+    ]
+    results = in_order(run, itertools.chain.from_iterable(portions))
+    for portion in portions:
+      own_results = zip(portion, itertools.islice(results, len(portion)))
+      yield self._accumulate(cohort, own_results, is_copied=len(devices) > 1)
+
+  def _accumulate(
+    self, cohort: Cohort, results: Iterable[tuple[range, Leaves]], is_copied: bool
+  ) -> PartResult:
+    """The result of a part, from those of its clients in order, or of its blocks."""
+    sums, kept_nodes = cohort.sums, self.kept_of(cohort.work)
+    kept: ClientLeaves = {n: [] for n in kept_nodes}
     totals, waiting = sums.zero(), []
-    for results in in_order(work, range(num_clients)):
-      waiting.append(sums.copied(results) if len(shared) > 1 else results)
+    for clients, result in results:
+      if isinstance(cohort.work, blocks.Blocks):
+        totals = sums.add_all(totals, result)
+        for node in kept_nodes:
+          stacked = [np.asarray(leaf) for leaf in result[node]]
+          # Copies: a view would keep the whole block in memory.
+          kept[node] += ([np.array(v[i]) for v in stacked] for i in range(len(clients)))
+        continue
+      waiting.append(sums.copied(result) if is_copied else result)
       if len(waiting) == accumulation.ADDED_AT_ONCE:
         totals, waiting = sums.add(totals, waiting), []
-      for node in self._kept.intersection(step.requested):
-        at_clients[node].append(results[node])
-    return sums.add(totals, waiting)
+      for node in kept_nodes:
+        kept[node].append(result[node])
+    return PartResult(sums.add(totals, waiting), kept)
 
-  def _run_blocks(
-    self,
-    work: blocks.Blocks,
-    sums: accumulation.Accumulation,
-    shared: Mapping[str, _Leaves],
-    at_clients: _ClientLeaves,
-    num_clients: int,
-    in_order: Callable[..., Iterator[Any]],
-  ) -> Sequence[tf.Tensor]:
-    """Works on blocks of clients; the accumulators after the last."""
-    own = [n for n in work.inputs if n.kind != "broadcast"]
-
-    def run(device: str, clients: range) -> _Leaves:
-      stacked = {n: _stacked(n, [at_clients[n][c] for c in clients]) for n in own}
-      return work.run(shared[device], stacked)
-
-    every = range(0, num_clients, blocks.MOST_CLIENTS)
-    parts = [range(num_clients)[i : i + blocks.MOST_CLIENTS] for i in every]
-    totals = sums.zero()
-    for clients, results in zip(parts, in_order(run, parts)):
-      totals = sums.add_all(totals, results)
-      for node in self._kept.intersection(work.requested):
-        leaves = [np.asarray(leaf) for leaf in results[node]]
-        # Copies: a view would keep the whole block in memory.
-        each = ([np.array(leaf[i]) for leaf in leaves] for i in range(len(clients)))
-        at_clients[node].extend(each)
-    return totals
-
-  def _ingest(self, argument: Any) -> tuple[_Leaves, _ClientLeaves]:
-    at_server: _Leaves = {}
-    at_clients: _ClientLeaves = {}
+  def _ingest(self, argument: Any) -> tuple[Leaves, ClientLeaves]:
+    at_server: Leaves = {}
+    at_clients: ClientLeaves = {}
     given = []
     if self._arguments:
       given = values.leaf_values(self._parameter, argument)
@@ -241,9 +329,7 @@ class Plan:
         at_clients[node] = [values.flatten(node.type, v) for v in each]
     return at_server, at_clients
 
-  def _egest(
-    self, at_server: _Leaves, at_clients: _ClientLeaves, num_clients: int
-  ) -> Any:
+  def _egest(self, at_server: Leaves, at_clients: ClientLeaves, num_clients: int) -> Any:
     def out(node: Node, t: tff.Type) -> Any:
       if node.at_server:
         return values.pack(node.type, map(values.to_numpy, at_server[node]))
@@ -262,6 +348,27 @@ class Plan:
     return _map_results(out, self._results, self._result)
 
 
+def parts_of(
+  num_clients: int, clients_per_part: Optional[int], in_blocks: bool
+) -> list[range]:
+  """The clients of each part of a cohort.
+
+  It says in which order results are added, so it must not depend on what there is to
+  work with.
+
+  Args:
+    num_clients: The cohort's size.
+    clients_per_part: How many clients make a part, the last one but for what is left.
+      None: as many as give at most `MOST_PARTS`, and blocks that are whole.
+    in_blocks: Whether clients work in blocks.
+  """
+  if clients_per_part is None:
+    least = blocks.MOST_CLIENTS if in_blocks else 1
+    clients_per_part = max(least, -(-num_clients // MOST_PARTS))
+  every = range(0, num_clients, clients_per_part)
+  return [range(num_clients)[i : i + clients_per_part] for i in every]
+
+
 def _map_results(function: Callable[..., Any], results: Any, t: tff.Type) -> Any:
   """A structure of the same names with `function` of each node and its type."""
   if isinstance(results, Node):
@@ -270,7 +377,7 @@ def _map_results(function: Callable[..., Any], results: Any, t: tff.Type) -> Any
   return Struct([(n, _map_results(function, v, e)) for (n, v), e in elements])
 
 
-def _copied(values: _Leaves, device: str) -> _Leaves:
+def _copied(values: Leaves, device: str) -> Leaves:
   with tf.device(device):
     return {n: [tf.identity(v) for v in leaves] for n, leaves in values.items()}
 

@@ -5,7 +5,8 @@ then *planned* once: all that happens at the server between two exchanges become
 `tf.function`, and all that happens at a client another, whatever number of federated
 operators the computation has. A round then costs one call for each client, or for a block
 of clients (`blocks`), and one to accumulate a few results. Results are accumulated in the
-order of the clients, so they do not depend on the number of threads or devices.
+order of the clients of a part, and parts joined by a fixed tree, so they do not depend on
+the number of threads or devices.
 """
 
 from __future__ import annotations
@@ -14,16 +15,14 @@ import collections
 import concurrent.futures
 import contextlib
 import os
-import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Optional
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tff_algos.errors import InputError
 from tff_algos.runtimes import execution, private_apis
+from tff_algos.runtimes.planned_context import PlannedContext
 
 
 def prepare(devices: Optional[Sequence[str]] = None) -> list[str]:
@@ -51,13 +50,14 @@ def prepare(devices: Optional[Sequence[str]] = None) -> list[str]:
   return _find_devices(devices)
 
 
-class InProcessContext(tff.framework.SyncContext):
+class InProcessContext(PlannedContext):
   """A TFF execution context that interprets computations in this process."""
 
   def __init__(
     self,
     num_threads: Optional[int] = None,
     devices: Optional[Sequence[str]] = None,
+    clients_per_part: Optional[int] = None,
   ):
     """Makes the context.
 
@@ -67,35 +67,17 @@ class InProcessContext(tff.framework.SyncContext):
       devices: Logical devices for the clients, such as ("GPU:0", "GPU:1"), which take
         them in turn; the first is the server's too. Default: all GPUs that TensorFlow
         sees, else its CPU.
+      clients_per_part: As in `PlannedContext`.
 
     Raises:
-      InputError: TensorFlow has no such device.
+      InputError: TensorFlow has no such device, or a part has no client.
     """
     found = prepare(devices)
-    self._is_closed = False
+    super().__init__(found[0], clients_per_part)
     self._queues = [
       _Queue(device, num_threads or _default_threads(device, len(found)))
       for device in found
     ]
-
-  def invoke(self, comp: tff.Computation, arg: Any) -> Any:
-    """Runs `comp`; see `tff.framework.SyncContext.invoke`.
-
-    Raises:
-      UnsupportedComputationError: `comp` holds TensorFlow variables, secure sums or
-        other things this runtime lacks.
-      RuntimeError: The context was closed.
-    """
-    if self._is_closed:
-      raise RuntimeError("This runtime was closed: install it again, or another one.")
-    with _PLANNING:
-      plan = _PLANS.get(id(comp))
-      if plan is None:
-        plan = _PLANS[id(comp)] = execution.Plan(comp)
-        weakref.finalize(comp, _PLANS.pop, id(comp), None)
-    with private_apis.safe_for_threads(), tf.device(self.devices[0]):
-      result = plan.run(arg, self.devices, self._in_order)
-    return tff.types.type_to_py_container(result, comp.type_signature.result)
 
   @property
   def devices(self) -> tuple[str, ...]:
@@ -104,9 +86,14 @@ class InProcessContext(tff.framework.SyncContext):
 
   def close(self) -> None:
     """Ends the client threads; what was traced is kept for the next runtime."""
-    self._is_closed = True
+    super().close()
     for queue in self._queues:
       queue.pool.shutdown(wait=True)
+
+  def _run_cohort(
+    self, plan: execution.Plan, cohort: execution.Cohort
+  ) -> Iterator[execution.PartResult]:
+    return plan.run_parts(cohort, self.devices, self._in_order)
 
   def _in_order(
     self, function: Callable[..., Any], arguments: Iterable[Any]
@@ -162,12 +149,6 @@ def _find_devices(names: Optional[Sequence[str]]) -> list[str]:
   if len(set(wanted)) < len(wanted):
     raise InputError(f"A device is named twice: {', '.join(wanted)}.")
   return wanted
-
-
-# By identity: TFF's computations hash by their content, which would serialise the whole
-# graph in every round. An entry goes when its computation does.
-_PLANS: dict[int, execution.Plan] = {}
-_PLANNING = threading.Lock()
 
 
 def _run_safely(function: Callable[..., Any], device: str, argument: Any) -> Any:

@@ -106,13 +106,13 @@ def _plan_intrinsic(
     value = plan_block(argument, env)
     return Node("zip", result_type, nodes_in(value), value)
   if uri == "federated_aggregate":
-    zero, accumulate, _, report = (Lazy(argument[i], env) for i in range(1, 5))
+    zero, accumulate, merge, report = (Lazy(argument[i], env) for i in range(1, 5))
     total_type = accumulate.block.type_signature.result
     total = Node(
       "aggregate",
       tff.FederatedType(total_type, tff.SERVER),
       [plan_block(argument[0], env)],
-      (zero, accumulate),
+      (zero, accumulate, merge),
     )
     return Node("map", result_type, [total], report)
   raise UnsupportedComputationError(

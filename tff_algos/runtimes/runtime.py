@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import tensorflow_federated as tff
 
 from tff_algos.errors import InputError
-from tff_algos.runtimes import (
-  DESCRIPTIONS,
-  in_process,
-  local_worker,
-  private_apis,
-  remote_workers,
-)
+from tff_algos.runtimes import DESCRIPTIONS, in_process, local_worker, private_apis
 from tff_algos.runtimes.federated_context import FederatedContext
-from tff_algos.runtimes.tunnel import TlsFiles
+from tff_algos.runtimes.tls_files import TlsFiles
+
+if TYPE_CHECKING:
+  import distributed
 
 
 class Running(NamedTuple):
@@ -184,9 +182,12 @@ def create_runtime(
   *,
   num_threads: Optional[int] = None,
   devices: Optional[Sequence[str]] = None,
+  clients_per_part: Optional[int] = None,
   worker_log: Optional[str] = None,
-  workers: Sequence[str] = (),
+  workers: Optional[int] = None,
+  scheduler: Optional[str] = None,
   tls: Optional[TlsFiles] = None,
+  client: Optional[distributed.Client] = None,
 ) -> Runtime:
   """Makes a runtime.
 
@@ -199,21 +200,28 @@ def create_runtime(
       default: one on a GPU; on CPUs one for each core, shared out over the devices.
     devices: For in_process: TensorFlow's logical devices that take the clients in turn,
       such as ("GPU:0", "GPU:1"); default: all GPUs that it sees, else the CPU.
-    worker_log: For local_worker: the file for the worker's output; for remote_workers
-      with tls: for the tunnel's.
-    workers: For remote_workers: the address of each, as host:port.
-    tls: For remote_workers: this program's certificate, its key and the authority of the
-      workers'; None where they have no tunnel, on a trusted network.
+    clients_per_part: For in_process and dask: so many clients' results are added one
+      after the other, and these sums joined in a fixed tree, so this is the one setting
+      here that changes how results are rounded; a part is also what a worker of dask is
+      given at once. Default: as many as give at most 32 parts, and at least 128 of
+      clients that are worked on in blocks.
+    worker_log: For local_worker: the file for the worker's output.
+    workers: For dask without a scheduler or client: how many processes to start on this
+      machine; default: one for each GPU, else for each core.
+    scheduler: For dask: the address of a scheduler that runs, such as tls://host:8786.
+    tls: For dask with a scheduler: this program's certificate; default: what Dask's
+      configuration says.
+    client: For dask: a client of one's own, which is left open.
 
   Raises:
-    InputError: There is no such runtime or device, or workers or tls are not right.
-    FileNotFoundError: tls is given, and stunnel is not installed.
-    WorkerLostError: The worker does not start, or no worker answers.
+    InputError: There is no such runtime or device; or settings are not right, such as an
+      address on a network without TLS; or dask is not installed.
+    WorkerLostError: The worker does not start, or no scheduler answers.
   """
   starts: dict[str, Callable[[], Running]] = {
-    "in_process": lambda: _start_in_process(num_threads, devices),
+    "in_process": lambda: _start_in_process(num_threads, devices, clients_per_part),
     "local_worker": lambda: _start_local_worker(worker_log),
-    "remote_workers": lambda: _start_remote_workers(workers, tls, worker_log),
+    "dask": lambda: _start_dask(workers, scheduler, tls, client, clients_per_part),
   }
   if name not in starts:
     raise InputError(
@@ -223,9 +231,11 @@ def create_runtime(
 
 
 def _start_in_process(
-  num_threads: Optional[int], devices: Optional[Sequence[str]]
+  num_threads: Optional[int],
+  devices: Optional[Sequence[str]],
+  clients_per_part: Optional[int],
 ) -> Running:
-  context = in_process.InProcessContext(num_threads, devices)
+  context = in_process.InProcessContext(num_threads, devices, clients_per_part)
   return Running(context, context.close)
 
 
@@ -239,8 +249,56 @@ def _start_local_worker(log_path: Optional[str]) -> Running:
   return Running(worker.context, worker.close, notice, worker.peak_memory)
 
 
-def _start_remote_workers(
-  workers: Sequence[str], tls: Optional[TlsFiles], log_path: Optional[str]
+def check_dask(
+  *,
+  workers: Optional[int] = None,
+  scheduler: Optional[str] = None,
+  tls: Optional[TlsFiles] = None,
+  client: Optional[distributed.Client] = None,
+) -> None:
+  """Checks the settings of dask as far as nothing has to be started for that.
+
+  Raises:
+    InputError: They do not fit together; an address is on a network without TLS; a file
+      is not what it should be; or Dask is not installed.
+  """
+  if sum(given is not None for given in (workers, scheduler, client)) > 1:
+    raise InputError(
+      "Give dask one of workers, which are started on this machine, a scheduler's "
+      "address and a client."
+    )
+  if workers is not None and workers < 1:
+    raise InputError(f"workers is at least 1; found {workers}.")
+  try:
+    from tff_algos.runtimes import dask_cluster
+  except ModuleNotFoundError as error:
+    if error.name not in ("cryptography", "dask", "distributed"):
+      raise
+    raise InputError(
+      "The dask runtime needs the extra cluster: install tff-algos[cluster]."
+    ) from error
+  if scheduler is not None:
+    dask_cluster.check_address(scheduler, tls)
+  if client is not None:
+    dask_cluster.check_client(client)
+
+
+def _start_dask(
+  workers: Optional[int],
+  scheduler: Optional[str],
+  tls: Optional[TlsFiles],
+  client: Optional[distributed.Client],
+  clients_per_part: Optional[int],
 ) -> Running:
-  remote = remote_workers.RemoteWorkers(workers, tls, log_path)
-  return Running(remote.context, remote.close, remote.notice)
+  check_dask(workers=workers, scheduler=scheduler, tls=tls, client=client)
+  from tff_algos.runtimes import dask_cluster, dask_context
+
+  with contextlib.ExitStack() as stack:
+    if scheduler is not None:
+      client = stack.enter_context(dask_cluster.connect(scheduler, tls))
+    elif client is None:
+      client = dask_cluster.start(stack, workers)
+    context = dask_context.DaskContext(client, clients_per_part)
+    stack.callback(context.close)
+    close = stack.pop_all().close
+  return Running(context, close, dask_cluster.notice_of(client), context.peak_memory)

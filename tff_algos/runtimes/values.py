@@ -122,6 +122,38 @@ def to_numpy(tensor: tf.Tensor) -> Any:
   return np.asarray(tensor) if tensor.shape.rank else tensor.numpy()
 
 
+def to_portable(t: tff.Type, leaves: list[Any]) -> list[Any]:
+  """Leaves as NumPy's arrays, scalars and bytes, for another process.
+
+  Raises:
+    UnsupportedComputationError: A data set cannot leave this process, as one that calls
+      Python.
+  """
+  return [_to_portable(s, leaf) for s, leaf in zip(specs_of(t), leaves)]
+
+
+def _to_portable(spec: tf.TensorSpec, leaf: Any) -> Any:
+  if spec.dtype != tf.variant:
+    return to_numpy(tf.convert_to_tensor(leaf, spec.dtype))
+  try:
+    # With what it holds in memory. 2: refuse what has a state outside of the graph.
+    graph = tf.raw_ops.DatasetToGraphV2(input_dataset=leaf, external_state_policy=2)
+  except tf.errors.OpError as error:
+    raise UnsupportedComputationError(
+      "A client's tf.data.Dataset cannot be sent to a worker, as happens to those that "
+      f"call Python: write client files, or use the in_process runtime ({error.message})."
+    ) from error
+  return graph.numpy()
+
+
+def from_portable(t: tff.Type, leaves: list[Any]) -> list[Any]:
+  """The leaves that `to_portable` was given, in this process."""
+  return [
+    tf.raw_ops.DatasetFromGraph(graph_def=leaf) if s.dtype == tf.variant else leaf
+    for s, leaf in zip(specs_of(t), leaves)
+  ]
+
+
 def leaf_values(t: tff.Type, value: Any) -> list[Any]:
   """The placed values of an argument, in the order of the placed types."""
   if isinstance(t, tff.FederatedType):

@@ -1,0 +1,106 @@
+"""Cohorts in parts of a fixed size, which are joined in a fixed tree."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import tff_algos
+from tff_algos.runtimes import blocks, execution
+
+
+def _shown() -> tff.Computation:
+  """What is done to the clients' names, written down: + accumulates, * joins."""
+
+  def written(sign):
+    return lambda a, b: tf.strings.join(["(", a, sign, b, ")"])
+
+  pair = (np.str_, np.str_)
+
+  @tff.federated_computation(tff.FederatedType(np.str_, tff.CLIENTS))
+  def compute(names):
+    return tff.federated_aggregate(
+      names,
+      "0",
+      tff.tensorflow.computation(written("+"), pair),
+      tff.tensorflow.computation(written("*"), pair),
+      tff.tensorflow.computation(lambda a: a, np.str_),
+    )
+
+  return compute
+
+
+@pytest.fixture(scope="module")
+def shown():
+  return _shown()
+
+
+def _expected(names, size: int) -> str:
+  """By the definition: halves of a power of two, by recursion."""
+  parts = [names[i : i + size] for i in range(0, len(names), size)]
+
+  def accumulated(part):
+    total = "0"
+    for name in part:
+      total = f"({total}+{name})"
+    return total
+
+  def joined(parts):
+    if len(parts) == 1:
+      return accumulated(parts[0])
+    half = 1
+    while 2 * half < len(parts):
+      half *= 2
+    return f"({joined(parts[:half])}*{joined(parts[half:])})"
+
+  return joined(parts) if parts else "0"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 20])
+@pytest.mark.parametrize("count", [*range(10), 17])
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_order_of_a_sum(shown, count, size, num_threads):
+  names = [chr(ord("a") + i) for i in range(count)]
+  with tff_algos.create_runtime(num_threads=num_threads, clients_per_part=size):
+    assert shown(names).decode() == _expected(names, size)
+
+
+@pytest.mark.parametrize("count", [1, 32, 33, 100])
+def test_default_is_as_many_clients_as_give_32_parts(shown, count):
+  names = [f"c{i}" for i in range(count)]
+  with tff_algos.create_runtime():
+    assert shown(names).decode() == _expected(names, -(-count // 32))
+
+
+def test_parts_cover_the_cohort_in_order():
+  for count in (0, 1, 31, 64, 1000):
+    for in_blocks in (False, True):
+      parts = execution.parts_of(count, None, in_blocks)
+      assert [client for part in parts for client in part] == list(range(count))
+      assert len(parts) <= execution.MOST_PARTS
+
+
+def test_default_part_of_clients_in_blocks_is_a_block():
+  sizes = {len(part) for part in execution.parts_of(1000, None, True)[:-1]}
+  assert sizes == {blocks.MOST_CLIENTS}
+
+
+def test_clients_get_what_is_theirs_whatever_the_parts():
+  double = tff.tensorflow.computation(lambda n: 2 * n, np.int32)
+
+  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+  def compute(numbers):
+    return tff.federated_map(double, numbers), tff.federated_sum(numbers)
+
+  with tff_algos.create_runtime(clients_per_part=2):
+    doubled, total = compute([1, 2, 3, 4, 5])
+  assert list(doubled) == [2, 4, 6, 8, 10]
+  assert total == 15
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_part_has_a_client(size):
+  with pytest.raises(tff_algos.InputError, match="at least 1"):
+    tff_algos.create_runtime(clients_per_part=size)

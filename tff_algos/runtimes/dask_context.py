@@ -1,0 +1,363 @@
+"""Runs TFF computations on the workers of a Dask cluster.
+
+What is at the server is done in this process, as by in_process; the parts of a cohort
+are tasks for the workers. A part's clients, the order in which they are added and the
+tree that joins the parts are in_process's own, so the results are the same bits,
+whichever worker does a part and however often one is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import concurrent.futures
+import contextlib
+import itertools
+import sys
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Optional
+
+import dask
+import distributed
+import tensorflow as tf
+from distributed.scheduler import KilledWorker
+
+from tff_algos.errors import InputError, UnsupportedComputationError, WorkerLostError
+from tff_algos.runtimes import dask_tasks, dask_worker, execution, in_process, values
+from tff_algos.runtimes.dask_tasks import Done, Failed, Job, Machine, Refused
+from tff_algos.runtimes.planned_context import PlannedContext
+
+# How long a cluster may be without any worker.
+WITHOUT_WORKERS_SECONDS = 60.0
+_POLL_SECONDS = 1.0
+_TOGETHER_SECONDS = 0.01
+
+# Given out at once, even to a few threads.
+_FEWEST_AT_ONCE = 16
+
+_TIMEOUTS = (TimeoutError, asyncio.TimeoutError, concurrent.futures.TimeoutError)
+_CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)
+
+_OURS: tuple[type[Exception], ...] = (InputError, UnsupportedComputationError)
+
+_PREFIX = "tff_algos_"
+
+_UNREADABLE = ("NotFoundError", "PermissionDeniedError")
+
+
+class _Call(NamedTuple):
+  """What all parts of a cohort work with; the futures keep it on the cluster."""
+
+  computation: distributed.Future
+  broadcast: distributed.Future
+  machine: Machine
+
+
+class DaskContext(PlannedContext):
+  """A TFF execution context on a Dask cluster."""
+
+  def __init__(self, client: distributed.Client, clients_per_part: Optional[int] = None):
+    """Makes the context.
+
+    Args:
+      client: Of the cluster; it is not closed by this.
+      clients_per_part: As in `PlannedContext`.
+
+    Raises:
+      InputError: A part has no client.
+    """
+    super().__init__(in_process.prepare()[0], clients_per_part)
+    self._client = client
+    self._name = uuid.uuid4().hex[:8]
+    self._num_tasks = 0
+    self._computations: weakref.WeakKeyDictionary[execution.Plan, distributed.Future] = (
+      weakref.WeakKeyDictionary()
+    )
+    self._machine: Optional[Machine] = None
+    self._choosing = threading.Lock()
+    # Addresses of workers that are not like the machine.
+    self._refused: set[str] = set()
+    self._client.subscribe_topic("all", _tell_of_lost)
+    # So that workers import TensorFlow while this process builds what they will run.
+    self._machines = self._ask_machines()
+
+  def close(self) -> None:
+    """Lets the cluster forget what it was sent."""
+    if self._is_closed:
+      return
+    super().close()
+    self._computations.clear()
+    self._machines.clear()
+    with contextlib.suppress(Exception):  # The cluster may be gone.
+      self._client.unsubscribe_topic("all")
+
+  def peak_memory(self) -> int:
+    """The most memory that the workers held, each at its own time, in bytes."""
+    with contextlib.suppress(Exception):  # Not worth a run's end.
+      return sum(self._client.run(dask_tasks.peak_memory).values())
+    return 0
+
+  def _ask_machines(self) -> dict[str, distributed.Future]:
+    return {
+      worker: self._submit(dask_tasks.machine, workers=[worker])
+      for worker in self._threads()
+    }
+
+  def _run_cohort(
+    self, plan: execution.Plan, cohort: execution.Cohort
+  ) -> Iterator[execution.PartResult]:
+    if not cohort.parts:
+      return
+    call = _Call(
+      self._computation_of(plan),
+      self._submit(
+        dask_tasks.hold,
+        [values.to_portable(n.type, v) for n, v in cohort.broadcast.items()],
+      ),
+      self._expected_machine(),
+    )
+    kept = plan.kept_of(cohort.work)
+    jobs = (_job_of(cohort, call.machine, part) for part in cohort.parts)
+    for done in self._in_order(call, jobs):
+      yield execution.PartResult(done.totals, dict(zip(kept, done.kept)))
+
+  def _in_order(self, call: _Call, jobs: Iterator[Job]) -> Iterator[Done]:
+    """Each job's results; no more jobs are given out than keep all workers busy."""
+    most = max(_FEWEST_AT_ONCE, 2 * sum(self._threads().values()))
+    waiting: collections.deque[tuple[Job, distributed.Future]] = collections.deque()
+
+    def give_out() -> None:
+      batch = list(itertools.islice(jobs, most - len(waiting)))
+      waiting.extend(zip(batch, self._submit_parts(call, batch)))
+
+    try:
+      give_out()
+      while waiting:
+        self._wait(waiting[0][1])
+        self._wait_a_moment([future for _, future in waiting])
+        ready = list(itertools.takewhile(lambda pair: pair[1].done(), waiting))
+        for _ in ready:
+          waiting.popleft()
+        give_out()
+        answers = self._gather([future for _, future in ready])
+        for (job, _), answer in zip(ready, answers):
+          yield self._done(call, job, answer)
+    finally:
+      if waiting:
+        with contextlib.suppress(Exception):  # The cluster may be gone.
+          self._client.cancel([future for _, future in waiting])
+
+  def _submit_parts(self, call: _Call, jobs: list[Job]) -> list[distributed.Future]:
+    if not jobs:
+      return []
+    workers = None
+    if self._refused:
+      workers = [w for w in self._threads() if w not in self._refused]
+    first, self._num_tasks = self._num_tasks, self._num_tasks + len(jobs)
+    with _large_graphs():
+      futures: list[distributed.Future] = self._client.map(
+        dask_tasks.run_part,
+        [call.computation] * len(jobs),
+        [call.broadcast] * len(jobs),
+        jobs,
+        key=[f"{_PREFIX}run_part-{self._name}-{first + i}" for i in range(len(jobs))],
+        pure=False,
+        retries=0,
+        workers=workers,
+      )
+    return futures
+
+  def _submit(
+    self, function: Any, *arguments: Any, workers: Optional[list[str]] = None
+  ) -> distributed.Future:
+    key = f"{_PREFIX}{function.__name__}-{self._name}-{self._num_tasks}"
+    self._num_tasks += 1
+    with _large_graphs():
+      return self._client.submit(
+        function, *arguments, key=key, pure=False, retries=0, workers=workers
+      )
+
+  def _computation_of(self, plan: execution.Plan) -> distributed.Future:
+    future = self._computations.get(plan)
+    if future is None or future.status in ("cancelled", "lost"):
+      future = self._computations[plan] = self._submit(dask_tasks.hold, plan.serialized)
+    return future
+
+  def _expected_machine(self) -> Machine:
+    """What workers have to be like: this machine, and the first worker's device."""
+    with self._choosing:
+      if self._machine is None:
+        self._wait_for_workers()
+        self._machines = self._machines or self._ask_machines()
+        asked = dict(sorted(self._machines.items()))
+        found = dict(zip(asked, self._gather(list(asked.values()))))
+        self._machines = {}
+        here = dask_worker.machine()
+        first = next(iter(found.values()))
+        expected = here._replace(device=first.device, settings=dask_worker.settings(1))
+        for worker, machine in found.items():
+          if machine != expected:
+            self._refuse(Refused(worker, machine), expected)
+        if self._refused >= found.keys():
+          raise InputError(_UNLIKE.format(first.differences(expected)))
+        self._machine = expected
+      return self._machine
+
+  def _refuse(self, refused: Refused, expected: Machine) -> None:
+    if refused.worker not in self._refused:
+      self._refused.add(refused.worker)
+      print(
+        f"The worker {refused.worker} is not used, as it would round differently: it has "
+        f"{refused.machine.differences(expected)}.",
+        file=sys.stderr,
+        flush=True,
+      )
+
+  def _done(self, call: _Call, job: Job, answer: Any) -> Done:
+    """The results of a job, which are another worker's where this one is refused."""
+    while not isinstance(answer, Done):
+      if isinstance(answer, Failed):
+        raise _error_of(answer)
+      self._refuse(answer, job.machine)
+      if self._refused >= self._threads().keys():
+        raise InputError(_UNLIKE.format(answer.machine.differences(job.machine)))
+      [answer] = self._gather(self._submit_parts(call, [job]))
+    return answer
+
+  def _wait(self, future: distributed.Future) -> None:
+    """Waits for the end of a task.
+
+    Raises:
+      WorkerLostError: The scheduler is gone, or there is no worker for long.
+    """
+    since: Optional[float] = None
+    while not future.done():
+      try:
+        with self._client.as_current():
+          distributed.wait(future, timeout=_POLL_SECONDS)
+      except _TIMEOUTS:
+        since = self._since_without_workers(since)
+
+  def _wait_a_moment(self, futures: list[distributed.Future]) -> None:
+    """Waits for more, as results that are fetched together cost as much as one."""
+    with contextlib.suppress(*_TIMEOUTS, *_CANCELLED), self._client.as_current():
+      distributed.wait(futures, timeout=_TOGETHER_SECONDS)
+
+  def _gather(self, futures: list[distributed.Future]) -> list[Any]:
+    """The tasks' results.
+
+    Raises:
+      WorkerLostError: As `_wait`; or workers die of the task.
+    """
+    for future in futures:
+      self._wait(future)
+    try:
+      results: list[Any] = self._client.gather(futures)
+    except KilledWorker as error:
+      raise WorkerLostError(
+        f"{error.allowed_failures + 1} workers have died one after another of the same "
+        "part of a round, as when their memory is short: see their logs; smaller parts "
+        "(clients_per_part) or fewer threads need less."
+      ) from error
+    except (*_CANCELLED, OSError) as error:
+      raise WorkerLostError(_NO_SCHEDULER) from error
+    return results
+
+  def _threads(self) -> dict[str, int]:
+    """The number of threads of each worker that is there.
+
+    Raises:
+      WorkerLostError: The scheduler is gone.
+    """
+    try:
+      found: dict[str, int] = self._client.nthreads()
+    except (*_CANCELLED, *_TIMEOUTS, OSError, RuntimeError) as error:
+      raise WorkerLostError(_NO_SCHEDULER) from error
+    return found
+
+  def _since_without_workers(self, since: Optional[float]) -> Optional[float]:
+    """Since when there is no worker; None where there is one."""
+    if self._client.status != "running":
+      raise WorkerLostError(_NO_SCHEDULER)
+    if self._threads():
+      return None
+    now = time.monotonic()
+    if since is not None and now - since > WITHOUT_WORKERS_SECONDS:
+      raise WorkerLostError(
+        "The Dask cluster has had no worker for "
+        f"{WITHOUT_WORKERS_SECONDS:.0f} seconds: start some."
+      )
+    return now if since is None else since
+
+  def _wait_for_workers(self) -> None:
+    since: Optional[float] = None
+    while not self._threads():
+      since = self._since_without_workers(since)
+      time.sleep(_POLL_SECONDS / 10)
+
+
+_NO_SCHEDULER = "The Dask scheduler is gone, or no longer reached."
+_UNLIKE = (
+  "No worker of the cluster is like this machine, so that results would be rounded "
+  "differently: there is {}. Use workers of one type, and the same packages everywhere."
+)
+
+
+def _job_of(cohort: execution.Cohort, machine: Machine, part: range) -> Job:
+  return Job(
+    level=cohort.level,
+    num_clients=cohort.num_clients,
+    first=part.start,
+    size=len(part),
+    own=[
+      [values.to_portable(n.type, own[client]) for client in part]
+      for n, own in cohort.own.items()
+    ],
+    machine=machine,
+  )
+
+
+def _large_graphs() -> contextlib.AbstractContextManager[object]:
+  """Without Dask's advice against sending much with a task, as client states are."""
+  name = "distributed.admin.large-graph-warning-threshold"
+  setting: contextlib.AbstractContextManager[object] = dask.config.set({name: "1 PiB"})
+  return setting
+
+
+def _tell_of_lost(event: tuple[float, Any]) -> None:
+  """Says in one line that a worker was lost."""
+  _, message = event
+  if message.get("action") == "remove-worker" and not message.get("expected"):
+    print(
+      f"The worker {message.get('worker')} was lost: others do what it was doing.",
+      file=sys.stderr,
+      flush=True,
+    )
+
+
+def _error_of(failed: Failed) -> Exception:
+  """The worker's error, as in_process raises it."""
+  who = "A client" if failed.client is None else f"Client {failed.client} of the cohort"
+  given = f" ({', '.join(failed.given)})" if failed.given else ""
+  where = f"{who}{given} on the worker {failed.worker}"
+  if failed.kind in _UNREADABLE:
+    return InputError(
+      f"{where} finds no readable file: {failed.message}. Every worker must read client "
+      "files at the same path: use a shared --cache_dir, or copy it to all machines."
+    )
+  message = f"{where}: {failed.message}"
+  known = {kind.__name__: kind for kind in _OURS}.get(failed.kind)
+  if known is not None:
+    return known(message)
+  cause = RuntimeError(f"On the worker:\n{failed.trace}")
+  kind = getattr(tf.errors, failed.kind, None)
+  if kind is None:
+    error: Exception = RuntimeError(f"{failed.kind}: {message}")
+  else:
+    error = kind(None, None, message)
+  error.__cause__ = cause
+  return error

@@ -1,0 +1,27 @@
+"""The processes of a cluster on this machine; light, as each of them starts with it."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import distributed
+
+
+class _NoHttp:
+  """Opens no port for a dashboard, which every part of a cluster has otherwise."""
+
+  def start_http_server(self, *args: Any, **kwargs: Any) -> None:
+    """Does not start it."""
+
+
+class Scheduler(_NoHttp, distributed.Scheduler):
+  """One without a dashboard."""
+
+
+class Worker(_NoHttp, distributed.Worker):
+  """One that leaves Ctrl-C to the program that has started it."""
+
+  def __init__(self, *args: Any, **kwargs: Any):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    super().__init__(*args, **kwargs)

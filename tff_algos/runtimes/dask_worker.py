@@ -1,0 +1,168 @@
+"""A part's clients on one of Dask's workers: what in_process does, in another process."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import hashlib
+import importlib.metadata
+import itertools
+import os
+import pathlib
+import platform
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import distributed
+import tensorflow as tf
+
+from tff_algos.runtimes import execution, in_process, private_apis, values
+from tff_algos.runtimes.dask_tasks import Done, Failed, Job, Leaves, Machine, Refused
+
+_PACKAGES = ("tff-algos", "tensorflow", "tensorflow-federated", "numpy")
+
+# Of programs that build process after process, the last ones.
+_MOST_PLANS = 16
+
+
+class _Devices(threading.local):
+  """The device of each of the worker's threads; they take them in turn."""
+
+  _next = itertools.count()
+
+  def __init__(self) -> None:
+    found = in_process.prepare()
+    self.device = found[next(self._next) % len(found)]
+
+
+_HERE = _Devices()
+_PLANS: collections.OrderedDict[str, execution.Plan] = collections.OrderedDict()
+_PLANNING = threading.Lock()
+
+
+def processor() -> str:
+  """The type of this machine's processor."""
+  try:
+    with open("/proc/cpuinfo") as f:
+      models = [line for line in f if line.startswith("model name")]
+  except OSError:
+    models = []
+  return models[0].partition(":")[2].strip() if models else platform.machine()
+
+
+@functools.cache
+def machine() -> Machine:
+  """What of this process decides how results are rounded."""
+  devices = in_process.prepare()
+  gpus = tf.config.list_physical_devices("GPU") if "GPU" in devices[0] else []
+  kinds = {
+    tf.config.experimental.get_device_details(gpu).get("device_name", "GPU")
+    for gpu in gpus
+  }
+  versions = [f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES]
+  return Machine(
+    processor=processor(),
+    device=", ".join(sorted(kinds)) or "CPU",
+    versions=f"{', '.join(versions)}, runtimes {_digest()}",
+    settings=settings(tf.config.threading.get_intra_op_parallelism_threads()),
+  )
+
+
+def settings(threads_of_operation: int) -> str:
+  """Those of TensorFlow that change results."""
+  onednn = os.environ.get("TF_ENABLE_ONEDNN_OPTS", "")
+  return (
+    f"threads for an operation {threads_of_operation}, TF_ENABLE_ONEDNN_OPTS={onednn}"
+  )
+
+
+def _digest() -> str:
+  """Of the files that say how a computation is run and in which order it adds."""
+  files = sorted(pathlib.Path(__file__).parent.glob("*.py"))
+  return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()[:12]
+
+
+def plan_of(computation: bytes) -> execution.Plan:
+  """The plan of a compiled computation, as `execution.Plan.serialized` gives it."""
+  key = hashlib.sha256(computation).hexdigest()
+  with _PLANNING:
+    plan = _PLANS.pop(key, None)
+    if plan is None:
+      comp = private_apis.parse_computation(computation)
+      plan = execution.Plan(comp, is_compiled=True)
+    _PLANS[key] = plan
+    while len(_PLANS) > _MOST_PLANS:
+      _PLANS.popitem(last=False)
+  return plan
+
+
+def run_part(
+  computation: bytes, broadcast: list[Leaves], job: Job
+) -> Done | Refused | Failed:
+  """As `dask_tasks.run_part`."""
+  worker = distributed.get_worker().address
+  here = machine()
+  if here != job.machine:
+    return Refused(worker, here)
+  # Only its unit of work has been begun when an error is met.
+  begun = range(0)
+
+  def in_order(
+    function: Callable[[str, range], Any], arguments: Iterable[range]
+  ) -> Iterator[Any]:
+    nonlocal begun
+    for begun in arguments:
+      yield function(_HERE.device, begun)
+
+  try:
+    plan = plan_of(computation)
+    cohort = _cohort(plan, broadcast, job)
+    with private_apis.safe_for_threads(), tf.device(_HERE.device):
+      [result] = plan.run_parts(cohort, [_HERE.device], in_order)
+    return Done(
+      [values.to_numpy(leaf) for leaf in result.totals],
+      [
+        [[_from_result(leaf) for leaf in leaves] for leaves in of_clients]
+        for of_clients in result.kept.values()
+      ],
+    )
+  # Whatever it is: Dask would try it again elsewhere, and TensorFlow's cannot be sent.
+  except Exception as error:
+    return Failed(
+      worker=worker,
+      kind=type(error).__name__,
+      message=getattr(error, "message", str(error)),
+      client=job.first + begun.start if len(begun) == 1 else None,
+      given=_texts(job, begun.start) if len(begun) == 1 else [],
+      trace=traceback.format_exc(),
+    )
+
+
+def _cohort(plan: execution.Plan, broadcast: list[Leaves], job: Job) -> execution.Cohort:
+  level = plan.levels[job.level]
+  work = level.work_of(job.num_clients)
+  shared = [n for n in work.inputs if n.kind == "broadcast"]
+  own = [n for n in work.inputs if n.kind != "broadcast"]
+  return execution.Cohort(
+    level=job.level,
+    work=work,
+    sums=level.sums,
+    broadcast=dict(zip(shared, broadcast)),
+    own={
+      n: [values.from_portable(n.type, leaves) for leaves in of_clients]
+      for n, of_clients in zip(own, job.own)
+    },
+    num_clients=job.num_clients,
+    parts=[range(job.size)],
+  )
+
+
+def _from_result(leaf: Any) -> Any:
+  return leaf if not tf.is_tensor(leaf) else values.to_numpy(leaf)
+
+
+def _texts(job: Job, client: int) -> list[str]:
+  leaves = (leaf for of_clients in job.own for leaf in of_clients[client])
+  return [leaf.decode(errors="replace") for leaf in leaves if isinstance(leaf, bytes)]

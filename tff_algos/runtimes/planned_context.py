@@ -1,0 +1,71 @@
+"""What in_process and dask share: a context that plans computations and runs these."""
+
+from __future__ import annotations
+
+import abc
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any, Optional
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.errors import InputError
+from tff_algos.runtimes import execution, private_apis
+
+
+class PlannedContext(tff.framework.SyncContext, abc.ABC):
+  """A TFF execution context; what is at the server is done in this process."""
+
+  def __init__(self, server_device: str, clients_per_part: Optional[int]):
+    """Makes the context.
+
+    Args:
+      server_device: The name of the device for what is done at the server.
+      clients_per_part: How many clients make a part; None: as in `execution.parts_of`.
+
+    Raises:
+      InputError: A part has no client.
+    """
+    if clients_per_part is not None and clients_per_part < 1:
+      raise InputError(f"clients_per_part is at least 1; found {clients_per_part}.")
+    self._server_device, self._clients_per_part = server_device, clients_per_part
+    self._is_closed = False
+
+  def invoke(self, comp: tff.Computation, arg: Any) -> Any:
+    """Runs `comp`; see `tff.framework.SyncContext.invoke`.
+
+    Raises:
+      UnsupportedComputationError: `comp` holds TensorFlow variables or other things that
+        these runtimes lack.
+      RuntimeError: The context was closed.
+    """
+    if self._is_closed:
+      raise RuntimeError("This runtime was closed: install it again, or another one.")
+    with _PLANNING:
+      plan = _PLANS.get(id(comp))
+      if plan is None:
+        plan = _PLANS[id(comp)] = execution.Plan(comp)
+        weakref.finalize(comp, _PLANS.pop, id(comp), None)
+    with private_apis.safe_for_threads(), tf.device(self._server_device):
+      result = plan.run(
+        arg, lambda cohort: self._run_cohort(plan, cohort), self._clients_per_part
+      )
+    return tff.types.type_to_py_container(result, comp.type_signature.result)
+
+  @abc.abstractmethod
+  def _run_cohort(
+    self, plan: execution.Plan, cohort: execution.Cohort
+  ) -> Iterator[execution.PartResult]:
+    """Each part's results, in the parts' order."""
+
+  def close(self) -> None:
+    """Ends what works for it; what was traced is kept for the next runtime."""
+    self._is_closed = True
+
+
+# By identity: TFF's computations hash by their content, which would serialise the whole
+# graph in every round. An entry goes when its computation does.
+_PLANS: dict[int, execution.Plan] = {}
+_PLANNING = threading.Lock()
