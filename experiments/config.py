@@ -164,7 +164,14 @@ def make_config(
   """
   given = {name: value for name, value in given.items() if value is not None}
   row, algorithm_row = tasks_registry.get(task), algorithms_registry.get(algorithm)
-  for name in ("num_clients", "clients_per_round", "rounds", "threads", "eval_every"):
+  for name in (
+    "num_clients",
+    "clients_per_round",
+    "rounds",
+    "threads",
+    "eval_every",
+    "clients_per_part",
+  ):
     if given.get(name, 1) < 1:
       raise InputError(f"{name} must be at least 1; found {given[name]}.")
   for name in (

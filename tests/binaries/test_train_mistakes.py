@@ -68,32 +68,31 @@ _MISTAKES = {
   "no device": (["--devices="], ["device"]),
   "target above one": (["--target_accuracy=97"], ["target_accuracy", "97"]),
   "unknown runtime": (["--runtime=remote"], ["remote", "in_process, local_worker"]),
-  "remote workers without addresses": (
-    ["--runtime=remote_workers"],
-    ["remote_workers", "host:port"],
+  "no workers": (["--runtime=dask", "--workers=0"], ["workers", "at least 1"]),
+  "no address of a scheduler": (
+    ["--runtime=dask", "--scheduler=trainer"],
+    ["tls://host:8786", "'trainer'"],
   ),
-  "a worker without a port": (
-    ["--runtime=remote_workers", "--workers=localhost"],
-    ["host:port", "'localhost'"],
+  "a scheduler on a network without TLS": (
+    ["--runtime=dask", "--scheduler=tcp://trainer:8786"],
+    ["tcp://trainer:8786", "TLS", "docs/several_machines.md"],
   ),
-  "workers of another runtime": (
-    ["--workers=localhost:8470"],
-    ["workers", "in_process", "remote_workers"],
-  ),
+  "workers of another runtime": (["--workers=2"], ["workers", "in_process", "dask"]),
   "a certificate without its key": (
     [
-      *("--runtime=remote_workers", "--workers=localhost:8470"),
-      *("--worker_certificate=a.pem", "--worker_authority=ca.pem"),
+      *("--runtime=dask", "--scheduler=tls://trainer:8786"),
+      *("--tls_cert=a.pem", "--tls_ca_file=ca.pem"),
     ],
-    ["worker_key is missing"],
+    ["tls_key is missing"],
   ),
   "certificates that are not there": (
     [
-      *("--runtime=remote_workers", "--workers=localhost:8470"),
-      *("--worker_certificate=a.pem", "--worker_key=a.key", "--worker_authority=c.pem"),
+      *("--runtime=dask", "--scheduler=tls://trainer:8786"),
+      *("--tls_cert=a.pem", "--tls_key=a.key", "--tls_ca_file=c.pem"),
     ],
-    ["There is no file a.pem"],
+    ["There is no file c.pem"],
   ),
+  "parts of no clients": (["--clients_per_part=0"], ["clients_per_part", "at least 1"]),
   "unknown split": (["--partition=dirichle"], ["dirichle", "dirichlet"]),
   "split without its parameter": (["--partition=dirichlet"], ["beta"]),
   "word in a split": (["--partition=dirichlet:beta=x"], ["beta"]),

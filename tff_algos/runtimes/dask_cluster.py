@@ -7,6 +7,7 @@ import ipaddress
 import logging
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from typing import Optional
 
@@ -135,12 +136,15 @@ def start(
     "security": Security.temporary(),
     "dashboard": False,
   }
+  stack.enter_context(_silent())
+  scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="tff_algos_"))
   workers = {
     i: {
       "cls": distributed.Nanny,
       "options": {
         **options,
         "nthreads": 1,
+        "local_directory": scratch,
         "memory_limit": 0,  # As in_process has none.
         "worker_class": dask_nodes.Worker,
         "env": worker_environment(i, gpus),
@@ -149,7 +153,6 @@ def start(
     }
     for i in range(num_workers)
   }
-  stack.enter_context(_silent())
   try:
     cluster = distributed.SpecCluster(
       scheduler={

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from typing import Any
 
@@ -20,8 +21,9 @@ class Scheduler(_NoHttp, distributed.Scheduler):
 
 
 class Worker(_NoHttp, distributed.Worker):
-  """One that leaves Ctrl-C to the program that has started it."""
+  """One that leaves Ctrl-C, and what is to be said, to the program that started it."""
 
   def __init__(self, *args: Any, **kwargs: Any):
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
     super().__init__(*args, **kwargs)

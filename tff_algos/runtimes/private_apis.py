@@ -6,7 +6,9 @@ Nothing else in `tff_algos` imports from inside them. After an upgrade of either
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -31,6 +33,14 @@ from tensorflow_federated.proto.v0 import computation_pb2
 from tensorflow_federated.python.common_libs.serializable import (
   Serializable as Serializable,
 )
+
+
+@atexit.register
+def _end_tffs_own_runtime() -> None:
+  # TFF leaves that to the garbage collector, which comes too late: it prints a traceback,
+  # and a worker outlives the program.
+  tff.test.set_no_default_context()
+  gc.collect()
 
 
 def parse_computation(content: bytes) -> tff.Computation:

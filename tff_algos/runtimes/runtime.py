@@ -169,14 +169,6 @@ def _serve_no_more(installation: _Installation) -> None:
     private_apis.serve_other_threads(last)
 
 
-@atexit.register
-def _end_tffs_own_runtime() -> None:
-  # TFF leaves that to the garbage collector, which comes too late: it prints a traceback,
-  # and a worker outlives the program.
-  tff.test.set_no_default_context()
-  gc.collect()
-
-
 def create_runtime(
   name: str = "in_process",
   *,

@@ -1,0 +1,97 @@
+"""Law: the number of a cluster's workers does not matter, nor does its being one.
+
+The workers are threads of this process, each with its own plan of what it is sent. Those
+of other processes, and what they do when they are lost: `tests/runtimes/test_dask_*.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import distributed
+import driver
+import pytest
+import tensorflow_federated as tff
+
+from tff_algos.algorithms import registry
+from tff_algos.runtimes import runtime
+
+ROUNDS = ((0, 1, 2, 3, 4), (4, 2, 0), (3, 2, 1, 0))
+
+# Without a state, with one, with memories and two kinds of rounds, with noise, with two
+# exchanges.
+_ALWAYS = {
+  *("fedavg-plain", "scaffold-plain", "twafl-plain", "fedavg_dpsgd-plain"),
+  "fedagg-estimates",
+}
+CASES = [
+  pytest.param(
+    name, settings, id=case, marks=[] if case in _ALWAYS else pytest.mark.every_form
+  )
+  for name, settings in [
+    *((name, {}) for name in registry.ALGORITHMS),
+    ("fedagg", driver.ESTIMATES),
+  ]
+  for case in [f"{name}-{next(iter(settings), 'plain')}"]
+]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+  with distributed.LocalCluster(
+    n_workers=3, threads_per_worker=1, processes=False, dashboard_address=None
+  ) as started:
+    yield started
+
+
+@pytest.fixture
+def on_cluster(cluster, in_process):
+  """Runs a function with a cluster of so many workers as the runtime."""
+
+  def run(function, num_workers=3, **settings):
+    cluster.scale(num_workers)
+    with contextlib.ExitStack() as stack:
+      client = stack.enter_context(distributed.Client(cluster, set_as_default=False))
+      client.wait_for_workers(num_workers)
+      assert len(client.nthreads()) == num_workers
+      made = runtime.create_runtime("dask", client=client, **settings)
+      stack.callback(made.close)
+      stack.callback(tff.framework.set_default_context, in_process.context)
+      tff.framework.set_default_context(made.context)
+      return function()
+
+  return run
+
+
+def everything(federation):
+  states = [federation.client_states[c] for c in sorted(federation.client_states)]
+  return federation.state, states, federation.metrics
+
+
+@pytest.mark.parametrize("name, settings", CASES)
+def test_a_cluster_gives_the_same_bits(federate, on_cluster, name, settings):
+  def run():
+    return everything(federate(name, "noisy", **settings).run(ROUNDS))
+
+  driver.assert_same(on_cluster(run), run(), "a cluster")
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 3, 7])
+def test_the_number_of_workers_does_not_matter(federate, on_cluster, num_workers):
+  def run():
+    return everything(federate("scaffold", "noisy").run(ROUNDS))
+
+  driver.assert_same(on_cluster(run, num_workers), run(), f"{num_workers} workers")
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_parts_of_other_sizes_are_the_same_on_a_cluster(
+  federate, in_process, on_cluster, size
+):
+  def run():
+    return everything(federate("scaffold", "noisy").run(ROUNDS))
+
+  found = on_cluster(run, clients_per_part=size)
+  with runtime.create_runtime(clients_per_part=size):
+    expected = run()
+  driver.assert_same(found, expected, f"parts of {size}")

@@ -1,0 +1,277 @@
+"""The dask runtime on workers that are threads of this process."""
+
+from __future__ import annotations
+
+import sys
+
+import distributed
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import tff_algos
+from tff_algos.runtimes import blocks, dask_context, dask_worker, execution
+
+
+@pytest.fixture(scope="module")
+def cluster():
+  with distributed.LocalCluster(
+    n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None
+  ) as started:
+    yield started
+
+
+@pytest.fixture
+def client(cluster):
+  with distributed.Client(cluster, set_as_default=False) as made:
+    yield made
+
+
+@pytest.fixture
+def on_cluster(client):
+  with tff_algos.create_runtime("dask", client=client) as runtime:
+    yield runtime
+
+
+def _sum(numbers_type=np.int32) -> tff.Computation:
+  double = tff.tensorflow.computation(lambda n: 2 * n, numbers_type)
+
+  @tff.federated_computation(tff.FederatedType(numbers_type, tff.CLIENTS))
+  def compute(numbers):
+    doubled = tff.federated_map(double, numbers)
+    return doubled, tff.federated_sum(doubled)
+
+  return compute
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 40])
+def test_clients_get_what_is_theirs(on_cluster, count):
+  doubled, total = _sum()(list(range(count)))
+  assert list(doubled) == [2 * n for n in range(count)]
+  assert total == count * (count - 1)
+
+
+def test_order_of_a_sum_is_that_of_in_process(client):
+  written = tff.tensorflow.computation(
+    lambda a, b: tf.strings.join(["(", a, "+", b, ")"]), (np.str_, np.str_)
+  )
+
+  @tff.federated_computation(tff.FederatedType(np.str_, tff.CLIENTS))
+  def compute(names):
+    same = tff.tensorflow.computation(lambda a: a, np.str_)
+    return tff.federated_aggregate(names, "0", written, written, same)
+
+  names = [f"c{i}" for i in range(11)]
+  for size in (1, 3, None):
+    with tff_algos.create_runtime(clients_per_part=size):
+      expected = compute(names)
+    with tff_algos.create_runtime("dask", client=client, clients_per_part=size):
+      assert compute(names) == expected
+
+
+def test_clients_in_blocks(client, monkeypatch, tmp_path):
+  monkeypatch.setattr(blocks, "FEWEST_CLIENTS", 2)
+  spec = tff_algos.ExampleSpec(
+    tf.TensorSpec([6], tf.float32), tf.TensorSpec([], tf.int32)
+  )
+  layers = [tf.keras.layers.Input([6]), tf.keras.layers.Dense(3)]
+  model = tff_algos.from_keras(tf.keras.Sequential(layers), spec)
+  draw = np.random.default_rng(0)
+  data = {
+    str(i): (draw.normal(size=(n, 6)).astype(np.float32), draw.integers(0, 3, n))
+    for i, n in enumerate([5, 3, 5, 2, 3])
+  }
+  clients = tff_algos.write_clients(str(tmp_path), data, spec)
+  process = tff_algos.build_scaffold(
+    model, tff_algos.ScaffoldHparams(batch_size=2), num_clients=5
+  )
+  plan = execution.Plan(process.next)
+  assert any(isinstance(v.work_of(5), blocks.Blocks) for v in plan.levels if v.at_clients)
+
+  def run(**settings):
+    with tff_algos.create_runtime(**settings, clients_per_part=2):
+      state, own = process.initialize(), [process.initialize_client()] * 5
+      for round_num in range(2):
+        inputs = [
+          tff_algos.ClientInput(clients.path(c), np.array([round_num, i], np.int32))
+          for i, c in enumerate(clients.ids)
+        ]
+        output = process.next(state, own, inputs)
+        state, own = output.state, output.client_states
+      return state, own, output.metrics
+
+  found, expected = run(name="dask", client=client), run()
+  tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
+
+
+def test_data_sets_travel_with_what_they_hold(on_cluster):
+  total = tff.tensorflow.computation(
+    lambda numbers: numbers.reduce(np.int32(0), lambda a, b: a + b),
+    tff.SequenceType(np.int32),
+  )
+
+  @tff.federated_computation(tff.FederatedType(tff.SequenceType(np.int32), tff.CLIENTS))
+  def compute(numbers):
+    return tff.federated_sum(tff.federated_map(total, numbers))
+
+  sets = [
+    tf.data.Dataset.from_tensor_slices(np.arange(n, dtype=np.int32)) for n in (3, 5)
+  ]
+  assert compute(sets) == 3 + 10
+
+  def draw():
+    yield np.int32(1)
+
+  spec = tf.TensorSpec([], tf.int32)
+  calls_python = tf.data.Dataset.from_generator(draw, output_signature=spec)
+  with pytest.raises(tff_algos.UnsupportedComputationError, match="in_process"):
+    compute([calls_python])
+
+
+def test_a_computation_is_sent_once_and_planned_once(on_cluster, monkeypatch):
+  sent, planned = [], []
+  submit, plan = dask_context.DaskContext._submit, dask_worker.private_apis
+
+  def watched(self, function, *arguments, **kwargs):
+    sent.extend(a for a in arguments if isinstance(a, bytes))
+    return submit(self, function, *arguments, **kwargs)
+
+  parse = plan.parse_computation
+  monkeypatch.setattr(dask_context.DaskContext, "_submit", watched)
+  monkeypatch.setattr(plan, "parse_computation", lambda b: planned.append(b) or parse(b))
+  compute = _sum(np.int64)
+  for _ in range(3):
+    compute([1, 2, 3])
+  assert len(sent) == len(planned) == 1
+
+
+def test_a_clients_own_error_names_the_client(on_cluster):
+  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+  def compute(numbers):
+    @tff.tensorflow.computation(np.int32)
+    def checked(n):
+      with tf.control_dependencies([tf.debugging.assert_less(n, 3, message="too many")]):
+        return tf.identity(n)
+
+    return tff.federated_sum(tff.federated_map(checked, numbers))
+
+  with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)Client 2 .*too many"):
+    compute([0, 1, 7, 2])
+  assert compute([0, 1, 2]) == 3
+
+
+# --- Machines that round otherwise ------------------------------------------------------
+
+
+def test_a_worker_of_another_kind_is_refused_by_name(
+  client, cluster, monkeypatch, capsys
+):
+  first, second = sorted(client.nthreads())
+  here = dask_worker.machine()
+  other = here._replace(processor="Another processor")
+
+  def machine():
+    try:
+      worker = distributed.get_worker().address
+    except ValueError:  # This program itself.
+      return here
+    return other if worker == second else here
+
+  monkeypatch.setattr(dask_worker, "machine", machine)
+  with tff_algos.create_runtime("dask", client=client):
+    assert _sum()([1, 2, 3, 4])[1] == 20
+  said = capsys.readouterr().err
+  assert said.count("\n") == 1
+  assert second in said and first not in said
+  assert "Another processor" in said and here.processor in said
+
+
+def test_no_worker_of_this_kind_is_one_sentence(client, monkeypatch):
+  here = dask_worker.machine()
+
+  def machine():
+    try:
+      distributed.get_worker()
+    except ValueError:
+      return here
+    return here._replace(versions="tensorflow 1.15")
+
+  monkeypatch.setattr(dask_worker, "machine", machine)
+  with (
+    tff_algos.create_runtime("dask", client=client),
+    pytest.raises(tff_algos.InputError, match=r"tensorflow 1\.15.*instead of"),
+  ):
+    _sum()([1, 2])
+
+
+# --- What is asked for ------------------------------------------------------------------
+
+
+def test_a_client_of_ones_own_is_left_open(client):
+  with tff_algos.create_runtime("dask", client=client) as runtime:
+    assert "2 workers with 2 threads" in runtime.notice
+    assert _sum()([1])[1] == 2
+  assert client.status == "running"
+  assert client.submit(lambda: 3).result() == 3
+
+
+def test_nothing_is_left_on_the_cluster(client):
+  with tff_algos.create_runtime("dask", client=client):
+    _sum()([1, 2, 3])
+
+  def held(dask_scheduler):
+    return [key for key in dask_scheduler.tasks if str(key).startswith("tff_algos")]
+
+  deadline = 50
+  while client.run_on_scheduler(held) and deadline:
+    deadline -= 1
+  assert client.run_on_scheduler(held) == []
+
+
+@pytest.mark.parametrize(
+  "settings, words",
+  [
+    (dict(workers=0), "at least 1"),
+    (dict(workers=2, scheduler="tcp://127.0.0.1:1"), "one of workers"),
+    (dict(scheduler="127.0.0.1:8786"), "tls://host:8786"),
+    (dict(scheduler="tls://127.0.0.1:99999"), "tls://host:8786"),
+    (dict(scheduler="tcp://192.0.2.1:8786"), "use TLS"),
+    (dict(scheduler="tcp://[2001:db8::1]:8786"), "use TLS"),
+    (dict(scheduler="tcp://trainer:8786"), "use TLS"),
+    (dict(scheduler="tls://127.0.0.1:8786"), "--tls_cert"),
+    (
+      dict(
+        scheduler="tcp://127.0.0.1:8786",
+        tls=tff_algos.TlsFiles("ca.pem", "a.pem", "a.key"),
+      ),
+      "tls://127.0.0.1:8786",
+    ),
+    (
+      dict(
+        scheduler="tls://127.0.0.1:8786",
+        tls=tff_algos.TlsFiles("ca.pem", "a.pem", "a.key"),
+      ),
+      "no file ca.pem",
+    ),
+  ],
+)
+def test_what_cannot_be_is_one_sentence(settings, words):
+  with pytest.raises(tff_algos.InputError, match=words):
+    tff_algos.create_runtime("dask", **settings)
+
+
+def test_without_dask_it_says_what_to_install(monkeypatch):
+  monkeypatch.delattr(tff_algos.runtimes, "dask_cluster", raising=False)
+  monkeypatch.delitem(sys.modules, "tff_algos.runtimes.dask_cluster", raising=False)
+  monkeypatch.setitem(sys.modules, "distributed", None)
+  with pytest.raises(tff_algos.InputError, match=r"tff-algos\[cluster\]"):
+    tff_algos.create_runtime("dask")
+
+
+def test_no_scheduler_is_one_sentence(monkeypatch):
+  from tff_algos.runtimes import dask_cluster
+
+  monkeypatch.setattr(dask_cluster, "_CONNECT_SECONDS", 1)
+  with pytest.raises(tff_algos.WorkerLostError, match="No Dask scheduler answers"):
+    tff_algos.create_runtime("dask", scheduler="tcp://127.0.0.1:1")
