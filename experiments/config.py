@@ -19,6 +19,12 @@ from tff_algos.simulation.schedules import Schedule
 from tff_algos.simulation.stopping import StopRule
 
 
+# Of a run that is gone on with on another runtime they are not taken over.
+_OF_A_RUNTIME = frozenset(
+  ("threads", "devices", "workers", "scheduler", "tls_ca_file", "tls_cert", "tls_key")
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Config:
   """Everything that a run depends on; `make_config` fills in the task's defaults.
@@ -165,12 +171,8 @@ def make_config(
   given = {name: value for name, value in given.items() if value is not None}
   row, algorithm_row = tasks_registry.get(task), algorithms_registry.get(algorithm)
   for name in (
-    "num_clients",
-    "clients_per_round",
-    "rounds",
-    "threads",
-    "eval_every",
-    "clients_per_part",
+    *("num_clients", "clients_per_round", "rounds", "eval_every"),
+    *("threads", "clients_per_part"),
   ):
     if given.get(name, 1) < 1:
       raise InputError(f"{name} must be at least 1; found {given[name]}.")
@@ -191,7 +193,9 @@ def make_config(
     target_accuracy=row.target_accuracy,
   )
   if held is not None:
-    defaults.update((k, v) for k, v in held.items() if k in field_names())
+    dropped = _OF_A_RUNTIME if given.get("runtime") not in (None, held["runtime"]) else ()
+    known = set(field_names()).difference(dropped)
+    defaults.update((k, v) for k, v in held.items() if k in known)
     given["hparams"] = {**defaults.get("hparams", {}), **given.get("hparams", {})}
   config = Config(**{**defaults, **given, "algorithm": algorithm, "task": task})
   if config.runtime not in runtimes.DESCRIPTIONS:

@@ -27,7 +27,6 @@ _PROGRAMS = [
   "sweep",
   "train",
   "twafl_tables",
-  "worker",
 ]
 
 
