@@ -6,6 +6,7 @@ By name only, with what makes it: `uv run --group docs pytest -m site tests/test
 from __future__ import annotations
 
 import dataclasses
+import json
 import pathlib
 import re
 import subprocess
@@ -78,6 +79,19 @@ def test_each_public_name_can_be_linked_to(site):
 def test_runs_say_what_their_data_are(site):
   assert "JPEG CIFAR-10" in _page(site, "reference/algorithms/fedgg")
   assert "HAPT windows" in _page(site, "reference/algorithms/twafl")
+
+
+def test_formulas_are_mathml(site):
+  """Every one of a notebook; outside of code no page shows the dollars around one."""
+  for notebook in (_DOCS / "tutorials").glob("*.ipynb"):
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    texts = ["".join(c["source"]) for c in cells if c["cell_type"] == "markdown"]
+    formulas = re.findall(r"(?s)(\$\$?)[^$]+\1", "\n\n".join(texts))
+    page = _page(site, f"tutorials/{notebook.stem}")
+    assert page.count("</math>") == len(formulas), notebook.stem
+  for path in site.rglob("*.html"):
+    page = path.read_text(encoding="utf-8")
+    assert "$" not in re.sub(r"(?s)<(pre|code|script|style)\b.*?</\1>", "", page), path
 
 
 def test_nothing_is_fetched(site):
