@@ -152,6 +152,21 @@ def _docstring(
     lines += [f"The fields' meanings, ranges and sources: {link}.", ""]
 
 
+def _signature(
+  app: Sphinx,
+  what: str,
+  name: str,
+  obj: Any,
+  options: Any,
+  signature: str | None,
+  returns: str | None,
+) -> tuple[str | None, str | None]:
+  """Defaults as Python; Sphinx leaves a signature as it is where it cannot read one."""
+  if signature:
+    signature = re.sub(r"<function (\w+)>", r"\1", signature).replace("<factory>", "...")
+  return signature, returns
+
+
 def _fields(hparams_class: type) -> list[str]:
   """An "Attributes:" section of the hyper-parameters of a class."""
   from tff_algos.hyper_parameters import range_text
@@ -189,5 +204,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
   """Writes the pages before any is read, and has docstrings and types understood."""
   app.connect("builder-inited", _write)
   app.connect("autodoc-process-docstring", _docstring, priority=400)  # Before napoleon.
+  app.connect("autodoc-process-signature", _signature)
   app.connect("missing-reference", _resolve)
   return {"parallel_read_safe": True}
