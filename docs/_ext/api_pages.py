@@ -22,6 +22,8 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.errors import ExtensionError
 
+from tff_algos import partitions
+
 # What public names take and give besides, by the title of their page.
 _BESIDES = {
   "What public names take and give": (
@@ -36,8 +38,8 @@ _BESIDES = {
   "Splits of a data set over clients": tuple(
     f"tff_algos.partitions.{name}"
     for name in (
-      *("partition", "client_examples", "class_counts", "iid", "shards", "dirichlet"),
-      *("dirichlet_equal", "power_law", "natural", "twafl"),
+      *("partition", "parse", "client_examples", "class_counts"),
+      *partitions.NAMES,
     )
   ),
 }
