@@ -27,6 +27,7 @@ extensions = [
   "sphinx.ext.autodoc",
   "sphinx.ext.napoleon",
   "repository_pages",
+  "formulas",
   "algorithm_pages",
   "api_pages",
 ]
@@ -36,7 +37,7 @@ nitpicky = True
 # Notebooks are shown with the outputs that they were kept with.
 nb_execution_mode = "off"
 myst_heading_anchors = 4  # As GitHub makes them, so that a link works in both.
-myst_enable_extensions = ["attrs_inline"]
+myst_enable_extensions = ["attrs_inline", "dollarmath"]
 
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True

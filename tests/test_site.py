@@ -6,6 +6,7 @@ By name only, with what makes it: `uv run --group docs pytest -m site tests/test
 from __future__ import annotations
 
 import dataclasses
+import json
 import pathlib
 import re
 import subprocess
@@ -75,9 +76,29 @@ def test_each_public_name_can_be_linked_to(site):
     assert sum(f'id="{place}{path}"' in page for page in pages) == 1, name
 
 
+def test_signatures_are_set_out(site):
+  """In one that it cannot read, Sphinx leaves `~tff_algos.models.functional.Model`."""
+  for path in (site / "reference").rglob("*.html"):
+    left = re.findall(r"~\w+\.\w+|&lt;(?:factory|function)\b", path.read_text())
+    assert not left, path
+
+
 def test_runs_say_what_their_data_are(site):
   assert "JPEG CIFAR-10" in _page(site, "reference/algorithms/fedgg")
   assert "HAPT windows" in _page(site, "reference/algorithms/twafl")
+
+
+def test_formulas_are_mathml(site):
+  """Every one of a notebook; outside of code no page shows the dollars around one."""
+  for notebook in (_DOCS / "tutorials").glob("*.ipynb"):
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    texts = ["".join(c["source"]) for c in cells if c["cell_type"] == "markdown"]
+    formulas = re.findall(r"(?s)(\$\$?)[^$]+\1", "\n\n".join(texts))
+    page = _page(site, f"tutorials/{notebook.stem}")
+    assert page.count("</math>") == len(formulas), notebook.stem
+  for path in site.rglob("*.html"):
+    page = path.read_text(encoding="utf-8")
+    assert "$" not in re.sub(r"(?s)<(pre|code|script|style)\b.*?</\1>", "", page), path
 
 
 def test_nothing_is_fetched(site):
@@ -151,9 +172,9 @@ def test_links_out_of_docs_lead_to_copies_or_nowhere():
 def test_formulas_of_docstrings_stay_as_they_are():
   import docstrings
 
-  lines = ["Steps |w| * l_ by `a\\b`:", "", "    v = m_ * v", "", "Then `c", "d`."]
+  lines = ["Steps |w| * l_ of 1@A by `a\\b`:", "", "    v = m_ * v", "", "Then `c", "d`."]
   assert docstrings.as_rst(lines) == [
-    r"Steps \|w\| \* l\_ by ``a\b``::",
+    r"Steps \|w\| \* l\_ of 1\@A by ``a\b``::",
     "",
     "    v = m_ * v",
     "",

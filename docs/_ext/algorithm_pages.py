@@ -65,7 +65,7 @@ def _value(value: Any) -> str:
 
 
 def options(hparams_class: type) -> str:
-  """The table of an algorithm's hyper-parameters."""
+  """The table of an algorithm's hyper-parameters, of a class that site.css knows."""
   from tff_algos.hyper_parameters import range_text
 
   rows = [
@@ -78,7 +78,8 @@ def options(hparams_class: type) -> str:
     )
     for field in dataclasses.fields(hparams_class)
   ]
-  return table(("name", "default", "range", "meaning", "source"), rows)
+  text = table(("name", "default", "range", "meaning", "source"), rows)
+  return f"```{{table}}\n:class: options\n\n{text}\n```"
 
 
 def crossing(rounds: Mapping[str, Mapping[str, Mapping[str, int]]]) -> str:

@@ -22,6 +22,8 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.errors import ExtensionError
 
+from tff_algos import partitions
+
 # What public names take and give besides, by the title of their page.
 _BESIDES = {
   "What public names take and give": (
@@ -36,8 +38,8 @@ _BESIDES = {
   "Splits of a data set over clients": tuple(
     f"tff_algos.partitions.{name}"
     for name in (
-      *("partition", "client_examples", "class_counts", "iid", "shards", "dirichlet"),
-      *("dirichlet_equal", "power_law", "natural", "twafl"),
+      *("partition", "parse", "client_examples", "class_counts"),
+      *partitions.NAMES,
     )
   ),
 }
@@ -152,6 +154,21 @@ def _docstring(
     lines += [f"The fields' meanings, ranges and sources: {link}.", ""]
 
 
+def _signature(
+  app: Sphinx,
+  what: str,
+  name: str,
+  obj: Any,
+  options: Any,
+  signature: str | None,
+  returns: str | None,
+) -> tuple[str | None, str | None]:
+  """Defaults as Python; Sphinx leaves a signature as it is where it cannot read one."""
+  if signature:
+    signature = re.sub(r"<function (\w+)>", r"\1", signature).replace("<factory>", "...")
+  return signature, returns
+
+
 def _fields(hparams_class: type) -> list[str]:
   """An "Attributes:" section of the hyper-parameters of a class."""
   from tff_algos.hyper_parameters import range_text
@@ -189,5 +206,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
   """Writes the pages before any is read, and has docstrings and types understood."""
   app.connect("builder-inited", _write)
   app.connect("autodoc-process-docstring", _docstring, priority=400)  # Before napoleon.
+  app.connect("autodoc-process-signature", _signature)
   app.connect("missing-reference", _resolve)
   return {"parallel_read_safe": True}

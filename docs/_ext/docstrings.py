@@ -58,5 +58,5 @@ def _marked(lines: Sequence[str]) -> list[str]:
 
 
 def _escape(text: str) -> str:
-  text = re.sub(r"([\\*|])", r"\\\1", text)
+  text = re.sub(r"([\\*|@])", r"\\\1", text)  # `1@MNIST` would be an address of mail.
   return re.sub(r"(?<=\w)_(?!\w)", r"\\_", text)  # `name_` would be a link.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from repository_pages import ROOT
 
-_NUMBERS = ("rounds", "best, %", "in round", "last, %", "megabytes")
+_NUMBERS = ("rounds", "best, %", "in round", "last, %", "MB")
 
 
 class Measured(NamedTuple):
@@ -88,6 +88,11 @@ def read() -> list[Measured]:
   return found
 
 
+def _breakable(names: str) -> str:
+  """Names that a narrow column can break after their words."""
+  return names.replace("_", "_<wbr>")
+
+
 def _numbers(run: Measured) -> tuple[str, ...]:
   return (
     str(run.rounds),
@@ -116,8 +121,8 @@ def table_of(name: str, runs: Sequence[Measured]) -> str:
     f"[What was measured](../measured.md). What they say, and where a paper says "
     f"otherwise: {links}.\n\n"
     + table(
-      ("data and network", "split", "run", *_NUMBERS),
-      [(r.data, r.split, r.name, *_numbers(r)) for r in own],
+      ("run; data and network, split", *_NUMBERS),
+      [(_breakable(f"{r.name}<br>{r.data}, {r.split}"), *_numbers(r)) for r in own],
       numbers=len(_NUMBERS),
     )
   )
@@ -140,7 +145,7 @@ def page(runs: Sequence[Measured]) -> str:
   for (paper, data, split, clients), group in groups.items():
     ordered = sorted(group, key=lambda run: -run.best)
     rows = [
-      (f"[{r.algorithm}](algorithms/{r.algorithm}.md)", r.name, *_numbers(r))
+      (f"[{r.algorithm}](algorithms/{r.algorithm}.md)", _breakable(r.name), *_numbers(r))
       for r in ordered
     ]
     parts += [
