@@ -18,7 +18,6 @@ from tff_algos.simulation.availability import Availability
 from tff_algos.simulation.schedules import Schedule
 from tff_algos.simulation.stopping import StopRule
 
-
 # Of a run that is gone on with on another runtime they are not taken over.
 _OF_A_RUNTIME = frozenset(
   ("threads", "devices", "workers", "scheduler", "tls_ca_file", "tls_cert", "tls_key")

@@ -119,14 +119,19 @@ class Ours(Framework):
   """
 
   def __init__(
-    self, workload: workloads.Workload, runtime: str, algorithm: str, folder: str
+    self,
+    workload: workloads.Workload,
+    runtime: str,
+    algorithm: str,
+    folder: str,
+    **settings: Any,
   ):
     from tff_algos.algorithms import registry
     from tff_algos.runtimes import runtime as runtimes
     from tff_algos.simulation import client_state_store
 
     log = f"{workload.name}-{runtime}-{algorithm}-worker.log"
-    self.runtime = runtimes.create_runtime(runtime, worker_log=log).install()
+    self.runtime = runtimes.create_runtime(runtime, worker_log=log, **settings).install()
     model = workload.model()
     self._clients = workload.client_files(folder, model.example_spec)
     row = registry.get(algorithm)

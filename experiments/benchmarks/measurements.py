@@ -51,12 +51,15 @@ def _bytes(process_id: int, field: str) -> int:
 
 
 def _workers_of(process_id: int) -> set[int]:
-  """TFF's workers that the process has started and that run."""
+  """The workers, TFF's or Dask's, that the process has started and that run."""
   found = set()
   for name in os.listdir("/proc"):
     status = _status(int(name)) if name.isdigit() else {}
-    if status.get("PPid") == str(process_id) and status.get("Name") == "worker_binary":
-      found.add(int(name))
+    if status.get("PPid") == str(process_id):
+      with contextlib.suppress(OSError), open(f"/proc/{name}/cmdline") as f:
+        command = f.read()
+        if "worker_binary" in command or "spawn_main" in command:
+          found.add(int(name))
   return found
 
 
@@ -129,7 +132,7 @@ class Measurement:
     return answer
 
   def end(self) -> None:
-    """Ends the process, and with it TFF's worker."""
+    """Ends the process, and with it its workers."""
     self._process.kill()
     self._process.wait()
     self._answers.close()
@@ -154,9 +157,9 @@ class Measurement:
     has_answered = False
     while not has_answered:
       has_answered = bool(select.select([self._channel], [], [], 1)[0])
-      # TFF would wait for it without end, or go on with another.
+      # TFF would wait for it without end, or go on with another, as Dask would.
       if not all(map(_status, self._workers)):
-        raise FailedError("TFF's worker ended, most likely for want of memory.")
+        raise FailedError("A worker ended, most likely for want of memory.")
       if time.monotonic() > deadline:
         raise FailedError(f"It gave no answer for {_ANSWER_SECONDS // 60} minutes.")
     line = self._answers.readline()

@@ -58,9 +58,7 @@ class Request(NamedTuple):
 
 def framework_names() -> list[str]:
   """The names of all that can be measured."""
-  # Workers on other machines are started by their owners.
-  ours = [name for name in runtimes.DESCRIPTIONS if name != "remote_workers"]
-  return [BARE, *ours, DATASETS, TFF]
+  return [BARE, *runtimes.DESCRIPTIONS, DATASETS, TFF]
 
 
 def run(request: Request) -> int:

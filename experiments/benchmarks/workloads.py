@@ -151,6 +151,15 @@ _ROWS = (
     batch_size=10,
   ),
   Workload(
+    "idle",
+    "MNIST softmax regression, 10 clients x 1 example: what a round costs by itself.",
+    "mlp.softmax_regression",
+    _MNIST,
+    num_clients=10,
+    num_examples=1,
+    batch_size=1,
+  ),
+  Workload(
     "smoke",
     "MNIST softmax regression, 3 clients x 12 examples, batch 5: for tests.",
     "mlp.softmax_regression",

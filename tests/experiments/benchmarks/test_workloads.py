@@ -12,7 +12,7 @@ from tff_algos.errors import InputError
 def test_unknown_names_are_refused():
   with pytest.raises(InputError, match="choose from A, B"):
     workloads.get("a")
-  names = ["bare", "in_process", "local_worker", "datasets", "tff"]
+  names = ["bare", "in_process", "local_worker", "dask", "datasets", "tff"]
   assert program.framework_names() == names
 
 
