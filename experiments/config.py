@@ -192,7 +192,9 @@ def make_config(
     target_accuracy=row.target_accuracy,
   )
   if held is not None:
-    dropped = _OF_A_RUNTIME if given.get("runtime") not in (None, held["runtime"]) else ()
+    dropped = (
+      _OF_A_RUNTIME if given.get("runtime") not in (None, held.get("runtime")) else ()
+    )
     known = set(field_names()).difference(dropped)
     defaults.update((k, v) for k, v in held.items() if k in known)
     given["hparams"] = {**defaults.get("hparams", {}), **given.get("hparams", {})}

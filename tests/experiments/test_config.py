@@ -64,6 +64,13 @@ def test_settings_of_another_version_are_left_out():
   assert _make(held={"rounds": 7, "a_flag_of_old": 3}).rounds == 7
 
 
+def test_another_runtime_leaves_the_settings_of_the_first():
+  held = {"runtime": "dask", "workers": 3, "tls_cert": "a.pem", "clients_per_part": 2}
+  made = _make(held=held, runtime="in_process")
+  assert (made.workers, made.tls_cert, made.clients_per_part) == (None, None, 2)
+  assert _make(held=held).workers == _make(held=held, runtime="dask").workers == 3
+
+
 @pytest.mark.parametrize(
   "given, said",
   [

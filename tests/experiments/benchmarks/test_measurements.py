@@ -86,7 +86,7 @@ def test_failures_are_rows_and_the_others_go_on(stand_in):
     "It was killed, most likely for want of memory.",
     "It ended with status 3; see smoke-ended-fedavg.log.",
     "ValueError: no clients/file",
-    "TFF's worker ended, most likely for want of memory.",
+    "A worker ended, most likely for want of memory.",
     None,
   ]
   assert (logs / "smoke-ended-fedavg.log").read_text() == "noise\nnoise\n"
