@@ -15,7 +15,6 @@ from tff_algos.errors import InputError
 from tff_algos.models.functional import Model
 from tff_algos.simulation import checkpoints, cohorts, loop, schedules
 from tff_algos.simulation.client_evaluation import Personalization
-from tff_algos.simulation.client_state_store import ClientStateStore
 from tff_algos.templates.stateful_process import StatefulProcess
 
 CHECKPOINTS = "checkpoints"
@@ -244,7 +243,6 @@ def newest_weights(
     restored = checkpoints.restore(
       os.path.join(run_dir, CHECKPOINTS),
       process.initialize(),
-      ClientStateStore(process.initialize_client()),
     )
   except (OSError, ValueError) as error:
     raise InputError(f"{run_dir}: {error}") from error

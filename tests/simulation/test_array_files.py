@@ -38,7 +38,7 @@ def _read(path) -> dict[str, np.ndarray]:
 
 def test_weights_have_their_names_wherever_they_are(tmp_path):
   path = tmp_path / "state.npz"
-  array_files.save_structure(str(path), _state(), _Model())
+  _save(path, _state(), _Model())
   found = _read(path)
   assert list(found) == [
     *("model/dense/kernel", "model/dense/bias"),
@@ -65,12 +65,18 @@ def test_no_two_names_are_alike_and_each_can_be_written(tmp_path):
   assert len(set(names)) == 3
   assert {"weights/dense/kernel", "file"} & set(names) == {"weights/dense/kernel"}
   path = str(tmp_path / "value.npz")
-  array_files.save_structure(path, value, model)
+  _save(path, value, model)
   tree.map_structure(np.testing.assert_array_equal, _load(path, value), value)
 
 
-def _load(path: str, like):
-  return array_files.load_structure(path, like)
+def _save(path, value, model):
+  with open(path, "wb") as file:
+    array_files.save_structure(file, value, model)
+
+
+def _load(path, like):
+  with open(path, "rb") as file:
+    return array_files.load_structure(file, like, str(path))
 
 
 @pytest.mark.parametrize("has_names", [True, False])

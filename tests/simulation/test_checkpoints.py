@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import sqlite3
 
 import numpy as np
 import pytest
 import tree
 
+from tff_algos.errors import InputError, InputWarning
 from tff_algos.simulation import best_round, checkpoints
 from tff_algos.simulation.client_state_store import ClientStateStore
 
@@ -27,8 +30,7 @@ class _Run:
   """Rounds in which the clients round_num and 100 take part."""
 
   def __init__(self, folder):
-    self.folder = str(folder)
-    self.store = ClientStateStore(np.float32(0))
+    self.folder, self.store = str(folder), _store(folder)
 
   def save(self, round_num: int):
     self.store.put([round_num, 100], [np.float32(round_num), np.float32(-round_num)])
@@ -37,8 +39,12 @@ class _Run:
     )
 
 
+def _store(folder, dtype=np.float32) -> ClientStateStore:
+  return ClientStateStore(dtype(0), path=checkpoints.client_file(str(folder)))
+
+
 def _restore(folder):
-  store = ClientStateStore(np.float32(0))
+  store = _store(folder)
   return checkpoints.restore(str(folder), _state(0), store), store
 
 
@@ -53,10 +59,6 @@ def _assert_holds(folder, rounds: list[int]):
     np.testing.assert_array_equal(a, b)
     assert a.dtype == b.dtype
   assert store.get([*rounds, 100, 77]) == [*rounds, -last, 0]
-
-
-def _client_files(folder) -> set[str]:
-  return set(os.listdir(folder / "client_states"))
 
 
 def test_restored_checkpoint_is_the_saved_one(tmp_path):
@@ -74,54 +76,34 @@ def test_without_a_checkpoint_there_is_nothing_to_restore(tmp_path):
     assert str(folder) in str(caught.value)
 
 
-def test_newest_replaces_the_one_before_and_what_only_that_needed(tmp_path):
+def test_the_two_last_are_kept_and_what_is_not_ours(tmp_path):
   run = _Run(tmp_path)
-  run.save(2)
-  of_round_2 = _client_files(tmp_path)
-  run.save(4)
-  _assert_holds(tmp_path, [2, 4])
-  run.save(10)
-  _assert_holds(tmp_path, [2, 4, 10])
-  folders = [name for name in os.listdir(tmp_path) if name != "client_states"]
-  assert len(folders) == 1
-  # One file for each of the clients 2, 4, 10 and 100; that of client 2 is the first.
-  assert len(_client_files(tmp_path)) == 4
-  assert len(_client_files(tmp_path) & of_round_2) == 1
+  (tmp_path / "notes.txt").write_text("mine")
+  (tmp_path / "round_7").mkdir()
+  for number, rounds in enumerate([2, 4, 10], 1):
+    run.save(rounds)
+    _assert_holds(tmp_path, [2, 4, 10][:number])
+  assert sorted(os.listdir(tmp_path)) == [
+    *("client_states.sqlite", "notes.txt", "round_0000004", "round_0000010", "round_7"),
+  ]
+
+
+# --- Processes that are killed -------------------------------------------------------
 
 
 class _Killed(BaseException):
   """Stands for a process that ends at once."""
 
 
-def _kill(*_, **__):
-  raise _Killed
+_CALLS = [
+  *((os, name) for name in ("fsync", "replace", "makedirs")),
+  *((shutil, name) for name in ("rmtree",)),
+  *((checkpoints, name) for name in ("save_structure",)),
+  *((ClientStateStore, name) for name in ("_write",)),
+]
 
 
-# What is called between the first client file and the last tidying up.
-_MOMENTS = {
-  "writing client files": (np, "savez"),
-  "before the folder": (os, "makedirs"),
-  "writing records": (checkpoints.json, "dump"),
-  "renaming": (os, "replace"),
-}
-
-
-@pytest.mark.parametrize("moment", _MOMENTS)
-def test_crash_before_the_rename_leaves_the_checkpoint_before(
-  tmp_path, monkeypatch, moment
-):
-  run = _Run(tmp_path)
-  run.save(2)
-  run.save(4)
-  with monkeypatch.context() as patched:
-    patched.setattr(*_MOMENTS[moment], _kill)
-    with pytest.raises(_Killed):
-      run.save(6)
-  assert checkpoints.exists(str(tmp_path))
-  _assert_holds(tmp_path, [2, 4])
-
-
-def _dies_at_call(monkeypatch, owner, name: str, number: int):
+def _dies_at_call(patched, owner, name: str, number: int):
   """The call of that number ends the process; those before are as ever."""
   original, calls = getattr(owner, name), []
 
@@ -131,61 +113,160 @@ def _dies_at_call(monkeypatch, owner, name: str, number: int):
       raise _Killed
     return original(*arguments, **options)
 
-  monkeypatch.setattr(owner, name, call)
+  patched.setattr(owner, name, call)
 
 
-@pytest.mark.parametrize(
-  "owner, name, number",
-  [(np, "savez", 2), (np, "savez", 3), (shutil, "rmtree", 1), (os, "replace", 1)],
-)
-def test_crash_at_a_later_file_leaves_the_checkpoint_before(
-  tmp_path, monkeypatch, owner, name, number
-):
-  """Client 6's file is written when that of client 100 or the server's is not."""
-  run = _Run(tmp_path)
-  run.save(2)
-  run.save(4)
-  with monkeypatch.context() as patched:
-    _dies_at_call(patched, owner, name, number)
-    with pytest.raises(_Killed):
-      run.save(6)
-  _assert_holds(tmp_path, [2, 4])
-
-
-@pytest.mark.parametrize("owner, name", [(shutil, "rmtree"), (os, "remove")])
-def test_crash_after_the_rename_leaves_the_new_checkpoint(
+@pytest.mark.parametrize("owner, name", _CALLS)
+def test_a_crash_at_any_call_leaves_a_whole_checkpoint(
   tmp_path, monkeypatch, owner, name
 ):
+  """It is gone on with from there, in another process, which meets the remains."""
+  killed = 0
+  for number in range(1, 20):
+    folder = tmp_path / str(number)
+    run = _Run(folder)
+    run.save(2)
+    run.save(4)
+    with monkeypatch.context() as patched:
+      _dies_at_call(patched, owner, name, number)
+      try:
+        run.save(6)
+        break
+      except _Killed:
+        killed += 1
+    del run
+    is_new = "round_0000006" in os.listdir(folder)
+    _assert_holds(folder, [2, 4, 6] if is_new else [2, 4])
+    resumed = _Run(folder)
+    checkpoints.restore(str(folder), _state(0), resumed.store)
+    if not is_new:
+      resumed.save(6)
+    resumed.save(8)
+    _assert_holds(folder, [2, 4, 6, 8])
+    assert sorted(os.listdir(folder)) == [
+      *("client_states.sqlite", "round_0000006", "round_0000008"),
+    ]
+  assert killed
+
+
+def test_all_is_on_the_disk_before_it_has_its_name_and_the_old_goes_after(
+  tmp_path, monkeypatch
+):
+  """After a power cut what was synced is there, and what was not may be or not."""
   run = _Run(tmp_path)
   run.save(2)
   run.save(4)
-  replace = os.replace
+  happened = []
+  fsync, replace, rmtree = os.fsync, os.replace, shutil.rmtree
 
-  def replace_then_kill(*arguments):
-    replace(*arguments)
-    patched.setattr(owner, name, _kill)
+  def named(handle):
+    happened.append(("sync", os.path.basename(os.readlink(f"/proc/self/fd/{handle}"))))
+    fsync(handle)
 
-  with monkeypatch.context() as patched:
-    patched.setattr(os, "replace", replace_then_kill)
-    with pytest.raises(_Killed):
-      run.save(6)
+  def renamed(source, target):
+    happened.append(("rename", os.path.basename(target)))
+    assert all(
+      ("sync", name) in happened
+      for name in [*os.listdir(source), os.path.basename(source)]
+    )
+    replace(source, target)
+
+  def removed(path, **options):
+    happened.append(("remove", os.path.basename(path)))
+    rmtree(path, **options)
+
+  monkeypatch.setattr(os, "fsync", named)
+  monkeypatch.setattr(os, "replace", renamed)
+  monkeypatch.setattr(shutil, "rmtree", removed)
+  run.save(6)
+  after = happened[happened.index(("rename", "round_0000006")) + 1 :]
+  assert after == [("sync", tmp_path.name), ("remove", "round_0000002")]
+
+
+# --- Damage ---------------------------------------------------------------------------
+
+
+def _cut(path):
+  path.write_bytes(path.read_bytes()[:-7])
+
+
+def _flip(path):
+  content = bytearray(path.read_bytes())
+  content[len(content) // 2] ^= 1
+  path.write_bytes(content)
+
+
+_DAMAGES = {
+  "cut short": _cut,
+  "flipped": _flip,
+  "empty": lambda path: path.write_bytes(b""),
+  "deleted": lambda path: path.unlink(),
+}
+
+
+@pytest.mark.parametrize("damage", _DAMAGES)
+@pytest.mark.parametrize("name", ["server.npz", "records.json", "manifest.json"])
+def test_a_damaged_checkpoint_is_passed_over(tmp_path, name, damage):
+  run = _Run(tmp_path)
+  run.save(2)
+  run.save(4)
+  _DAMAGES[damage](tmp_path / "round_0000004" / name)
+  with pytest.warns(InputWarning, match="round_0000004.*damaged") as warned:
+    _assert_holds(tmp_path, [2])
+  assert "round_0000002" in str(warned[0].message)
+  assert name in str(warned[0].message)
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_is_no_checkpoint_does_not_hide_one(tmp_path, kind):
+  _Run(tmp_path).save(2)
+  newest = tmp_path / "round_0000004"
+  newest.touch() if kind == "file" else newest.mkdir()
+  with pytest.warns(InputWarning, match="round_0000004"):
+    _assert_holds(tmp_path, [2])
+
+
+def test_a_run_goes_on_from_the_older_one_over_the_damaged_one(tmp_path):
+  run = _Run(tmp_path)
+  run.save(2)
+  run.save(4)
+  _flip(tmp_path / "round_0000004" / "server.npz")
+  resumed = _Run(tmp_path)
+  with pytest.warns(InputWarning):
+    checkpoints.restore(str(tmp_path), _state(0), resumed.store)
+  resumed.save(4)
+  _assert_holds(tmp_path, [2, 4])
+  resumed.save(6)
   _assert_holds(tmp_path, [2, 4, 6])
 
 
-def test_next_save_after_a_crash_tidies_up(tmp_path, monkeypatch):
-  """The run goes on from the checkpoint, in another process, and meets its remains."""
+def test_damaged_client_states_are_those_of_their_checkpoint(tmp_path):
   run = _Run(tmp_path)
   run.save(2)
-  with monkeypatch.context() as patched:
-    patched.setattr(os, "replace", _kill)
-    with pytest.raises(_Killed):
-      run.save(4)
-  resumed = _Run(tmp_path)
-  checkpoints.restore(str(tmp_path), _state(0), resumed.store)
-  resumed.save(4)
-  _assert_holds(tmp_path, [2, 4])
-  assert sorted(os.listdir(tmp_path)) == ["client_states", "round_0000004"]
-  assert len(_client_files(tmp_path)) == 3
+  run.save(4)
+  with contextlib.closing(sqlite3.connect(tmp_path / "client_states.sqlite")) as file:
+    file.execute("DELETE FROM versions WHERE place = 4")
+    file.commit()
+  with pytest.warns(InputWarning, match=r"client_states.*damaged"):
+    _assert_holds(tmp_path, [2])
+
+
+def test_with_all_damaged_it_says_so(tmp_path):
+  run = _Run(tmp_path)
+  run.save(2)
+  run.save(4)
+  (tmp_path / "client_states.sqlite").unlink()
+  with (
+    pytest.warns(InputWarning),
+    pytest.raises(InputError, match=r"last checkpoint .* begin anew"),
+  ):
+    _restore(tmp_path)
+
+
+def test_client_states_are_left_alone_where_they_are_not_asked_for(tmp_path):
+  _Run(tmp_path).save(2)
+  (tmp_path / "client_states.sqlite").unlink()
+  assert checkpoints.restore(str(tmp_path), _state(0)).round_num == 2
 
 
 def test_checkpoint_of_another_model_is_refused(tmp_path):
@@ -198,9 +279,9 @@ def test_checkpoint_of_another_model_is_refused(tmp_path):
   )
   for other in others:
     with pytest.raises(ValueError, match="belongs to another run"):
-      checkpoints.restore(str(tmp_path), other, ClientStateStore(np.float32(0)))
+      checkpoints.restore(str(tmp_path), other, _store(tmp_path))
   with pytest.raises(ValueError, match="belongs to another run"):
-    checkpoints.restore(str(tmp_path), _state(0), ClientStateStore(np.float64(0)))
+    checkpoints.restore(str(tmp_path), _state(0), _store(tmp_path, np.float64))
 
 
 def test_many_leaves_keep_their_order(tmp_path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +13,8 @@ import tree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tff_algos.errors import InputError
+from tff_algos.simulation import client_state_store
 from tff_algos.simulation.client_state_store import ClientStateStore
 
 
@@ -30,11 +34,6 @@ def _assert_same(found, expected):
   for a, b in zip(tree.flatten(found), tree.flatten(expected)):
     np.testing.assert_array_equal(a, b)
     assert np.asarray(a).dtype == np.asarray(b).dtype
-
-
-def _files(folder) -> dict[str, int]:
-  """Names with when each was written."""
-  return {name: os.stat(folder / name).st_mtime_ns for name in os.listdir(folder)}
 
 
 def test_every_client_starts_with_the_initial_state():
@@ -64,53 +63,110 @@ def test_store_is_a_dictionary_with_a_default(rounds):
   assert store.get(range(10)) == [expected.get(place, -1) for place in range(10)]
 
 
-def test_restored_store_is_the_saved_one(tmp_path):
-  store = ClientStateStore(_state(0))
+def _store(tmp_path, initial=None, **settings) -> ClientStateStore:
+  initial = _state(0) if initial is None else initial
+  return ClientStateStore(initial, path=str(tmp_path / "states.sqlite"), **settings)
+
+
+def _assert_holds(store, expected: dict[int, float]):
+  for place in range(10):
+    _assert_same(store.get([place])[0], _state(expected.get(place, 0)))
+
+
+# In memory, and with room for one state of 29 bytes or for three of them.
+every_size = pytest.mark.parametrize("memory_bytes", [10**6, 1, 90])
+
+
+@every_size
+def test_restored_store_is_the_saved_one(tmp_path, memory_bytes):
+  store = _store(tmp_path, memory_bytes=memory_bytes)
   store.put([4, 1], [_state(4), _state(1)])
-  files = store.save(str(tmp_path), "a")
-  assert set(files) == {4, 1}
-  other = ClientStateStore(_state(0))
+  digest = store.save(3)
+  _assert_holds(store, {4: 4, 1: 1})
+  other = _store(tmp_path, memory_bytes=memory_bytes)
   other.put([9], [_state(9)])
-  other.restore(str(tmp_path), files)
-  for place, value in {4: 4, 1: 1, 0: 0, 9: 0}.items():
-    _assert_same(other.get([place])[0], _state(value))
+  other.restore(3, digest)
+  _assert_holds(other, {4: 4, 1: 1})
 
 
-def test_only_changed_states_are_written(tmp_path):
-  store = ClientStateStore(_state(0))
-  store.put([4, 1], [_state(4), _state(1)])
-  first = store.save(str(tmp_path), "a")
-  assert sorted(_files(tmp_path)) == sorted(first.values())
-  before = _files(tmp_path)
-  store.put([1, 2], [_state(11), _state(2)])
-  second = store.save(str(tmp_path), "b")
-  assert set(second) == {4, 1, 2}
-  assert second[4] == first[4]
-  assert second[1] != first[1]
-  assert {name: _files(tmp_path)[name] for name in before} == before
-  assert set(_files(tmp_path)) == {*first.values(), *second.values()}
-  assert store.save(str(tmp_path), "c") == second
-  assert set(_files(tmp_path)) == {*first.values(), *second.values()}
+_rounds = st.lists(st.dictionaries(st.integers(0, 9), st.integers(1, 99), max_size=4))
 
 
-def test_restored_states_are_not_written_again(tmp_path):
-  store = ClientStateStore(_state(0))
-  store.put([4, 1], [_state(4), _state(1)])
-  files = store.save(str(tmp_path), "a")
-  other = ClientStateStore(_state(0))
-  other.restore(str(tmp_path), files)
-  other.put([1], [_state(11)])
-  again = other.save(str(tmp_path), "b")
-  assert again[4] == files[4]
-  assert len(os.listdir(tmp_path)) == 3
+@settings(max_examples=50, deadline=None)
+@given(rounds=_rounds, every=st.integers(1, 3), room=st.sampled_from([1, 3, 100]))
+def test_the_two_last_saves_are_there_whatever_came_since(
+  tmp_path_factory, rounds, every, room
+):
+  tmp_path = tmp_path_factory.mktemp("states")
+  memory = dict(memory_bytes=29 * room)
+  store, expected, saves = _store(tmp_path, **memory), {}, []
+  for round_num, states in enumerate(rounds, 1):
+    store.put(list(states), [_state(v) for v in states.values()])
+    expected.update(states)
+    _assert_holds(store, expected)
+    if round_num % every == 0:
+      saves.append((round_num, store.save(round_num), dict(expected)))
+  del store  # As a process that was killed: what is not committed is not there.
+  for round_num, digest, held in saves[-2:]:
+    other = _store(tmp_path, **memory)
+    other.restore(round_num, digest)
+    _assert_holds(other, held)
+  for round_num, digest, held in saves[-1:]:  # And it can be gone on with.
+    other = _store(tmp_path, **memory)
+    other.restore(round_num, digest)
+    other.put([0], [_state(500)])
+    again = other.save(round_num + 1)
+    other = _store(tmp_path, **memory)
+    other.restore(round_num + 1, again)
+    _assert_holds(other, {**held, 0: 500})
+
+
+def _rows(tmp_path, query: str) -> list:
+  with contextlib.closing(sqlite3.connect(tmp_path / "states.sqlite")) as file:
+    return list(file.execute(query))
+
+
+def test_only_changed_states_are_written_and_old_ones_go(tmp_path):
+  store = _store(tmp_path)
+  for round_num, places in enumerate([[4, 1], [1, 2], [1], [1]], 1):
+    store.put(places, [_state(round_num)] * len(places))
+    store.save(round_num)
+  assert _rows(tmp_path, "SELECT place, round FROM versions ORDER BY place, round") == [
+    (1, 3),
+    (1, 4),
+    (2, 2),
+    (4, 1),
+  ]
+  assert _rows(tmp_path, "SELECT count(*) FROM states") == [(4,)]
+
+
+def test_a_new_run_takes_the_place_of_what_an_unfinished_one_left(tmp_path):
+  store = _store(tmp_path)
+  store.put([4], [_state(4)])
+  store.save(1)
+  other = _store(tmp_path)
+  other.put([5], [_state(5)])
+  other.save(1)
+  assert _rows(tmp_path, "SELECT place FROM versions") == [(5,)]
 
 
 @pytest.mark.parametrize("empty", [(), {}, ((), ())])
-def test_clients_without_a_state_leave_no_files(tmp_path, empty):
-  store = ClientStateStore(empty)
+def test_clients_without_a_state_leave_no_file(tmp_path, empty):
+  store = _store(tmp_path, empty)
   store.put([1, 2], [empty, empty])
   assert store.get([1, 5]) == [empty, empty]
-  assert store.save(str(tmp_path), "a") == {}
+  assert store.save(1) is None
+  assert os.listdir(tmp_path) == []
+
+
+def test_what_has_no_room_goes_to_a_temporary_file_that_goes_too(monkeypatch, tmp_path):
+  monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+  store = ClientStateStore(_state(0), memory_bytes=1)
+  for place in range(5):
+    store.put([place], [_state(place)])
+  assert os.listdir(tmp_path)
+  _assert_holds(store, {place: place for place in range(5)})
+  del store
   assert os.listdir(tmp_path) == []
 
 
@@ -124,9 +180,60 @@ _OTHERS = {
 
 @pytest.mark.parametrize("kind", _OTHERS)
 def test_states_of_another_model_are_refused(tmp_path, kind):
-  store = ClientStateStore(_state(0))
+  store = _store(tmp_path)
   store.put([4], [_state(4)])
-  files = store.save(str(tmp_path), "a")
-  with pytest.raises(ValueError, match="belongs to another run") as caught:
-    ClientStateStore(_OTHERS[kind]).restore(str(tmp_path), files)
-  assert files[4] in str(caught.value)
+  digest = store.save(1)
+  with pytest.raises(InputError, match=r"client 4.* belongs to another run"):
+    _store(tmp_path, _OTHERS[kind]).restore(1, digest)
+
+
+def _swap(file):
+  (a, b) = file.execute("SELECT id FROM states").fetchall()
+  values = dict(file.execute("SELECT id, value FROM states").fetchall())
+  file.execute("UPDATE states SET value = ? WHERE id = ?", (values[b[0]], a[0]))
+  file.execute("UPDATE states SET value = ? WHERE id = ?", (values[a[0]], b[0]))
+
+
+def _flip(file):
+  [(number, value)] = file.execute("SELECT id, value FROM states LIMIT 1").fetchall()
+  flipped = bytes([value[-200] ^ 1])
+  value = value[:-200] + flipped + value[-199:]
+  file.execute("UPDATE states SET value = ? WHERE id = ?", (value, number))
+
+
+_DAMAGES = {
+  "swapped": _swap,
+  "flipped": _flip,
+  "deleted": lambda file: file.execute("DELETE FROM states WHERE id = 1"),
+  "forgotten": lambda file: file.execute("DELETE FROM versions WHERE place = 4"),
+  "other clients": lambda file: file.execute("UPDATE versions SET place = place + 1"),
+}
+
+
+@pytest.mark.parametrize("memory_bytes", [10**6, 1])
+@pytest.mark.parametrize("damage", _DAMAGES)
+def test_damage_is_met_at_once_or_when_it_is_read(tmp_path, damage, memory_bytes):
+  store = _store(tmp_path)
+  store.put([4, 1], [_state(4), _state(1)])
+  digest = store.save(1)
+  with contextlib.closing(sqlite3.connect(tmp_path / "states.sqlite")) as file:
+    _DAMAGES[damage](file)
+    file.commit()
+  other = _store(tmp_path, memory_bytes=memory_bytes)
+  with pytest.raises(client_state_store.DamagedError, match=r"states\.sqlite"):
+    other.restore(1, digest)
+    other.get([4, 1])
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no database at all" * 100])
+def test_a_file_that_is_none_is_damage(tmp_path, content):
+  store = _store(tmp_path)
+  store.put([4], [_state(4)])
+  digest = store.save(1)
+  del store
+  if content is None:
+    os.remove(tmp_path / "states.sqlite")
+  else:
+    (tmp_path / "states.sqlite").write_bytes(content)
+  with pytest.raises(client_state_store.DamagedError, match=r"states\.sqlite"):
+    _store(tmp_path).restore(1, digest)

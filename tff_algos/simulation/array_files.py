@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, Optional
+from typing import IO, Any, Optional
 
 import numpy as np
 import tree
@@ -15,28 +15,29 @@ from tff_algos.models.functional import Model
 _TAKEN = "file"
 
 
-def save_structure(path: str, value: Any, model: Optional[Model] = None) -> None:
+def save_structure(file: IO[bytes], value: Any, model: Optional[Model] = None) -> None:
   """Writes the leaves of a structure, in their order, under the names of `leaf_names`."""
-  np.savez(path, **dict(zip(leaf_names(value, model), tree.flatten(value))))
+  np.savez(file, **dict(zip(leaf_names(value, model), tree.flatten(value))))
 
 
-def load_structure(path: str, like: Any) -> Any:
-  """Reads what `save_structure` wrote, by the leaves' order: older files have no names.
+def load_structure(content: IO[bytes], like: Any, what: str) -> Any:
+  """Reads what `save_structure` wrote, by the leaves' order.
 
   Args:
-    path: The file.
+    content: The file.
     like: A value of the same structure.
+    what: Its name, for an error.
 
   Raises:
     InputError: The file holds other shapes or dtypes than `like`.
   """
-  with np.load(path) as file:
+  with np.load(content) as file:
     leaves = [file[name] for name in file.files]
   expected = tree.flatten(like)
   found = [(v.dtype, v.shape) for v in leaves]
   if found != [(np.asarray(v).dtype, np.shape(v)) for v in expected]:
     raise InputError(
-      f"{path} holds other arrays than this run's model and algorithm have: it belongs "
+      f"{what} holds other arrays than this run's model and algorithm have: it belongs "
       "to another run."
     )
   return tree.unflatten_as(like, leaves)

@@ -1,28 +1,44 @@
 """Checkpoints of a run: server state, client states and records, all or nothing.
 
-Client states are written first, one file for each that changed; then the checkpoint's own
-folder is written under another name and renamed, which is what makes it count; then
-whatever it does not refer to is removed. A crash at any point leaves a whole checkpoint.
+The client states go first, into a file that several checkpoints share; then the
+checkpoint's own folder is written under another name, synced and renamed, which is what
+makes it count; then what the two last ones do not need is removed. A crash or power cut
+at any point leaves a whole checkpoint. Each lists the digests of its files: a damaged one
+is passed over for the one before.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import io
 import json
 import os
 import re
 import shutil
-from typing import Any, NamedTuple, Optional
+import warnings
+from collections.abc import Callable
+from typing import IO, Any, NamedTuple, Optional
 
 import numpy as np
 
+from tff_algos import durable_files
+from tff_algos.errors import InputError, InputWarning
 from tff_algos.models.functional import Model
 from tff_algos.simulation.array_files import load_structure, save_structure
 from tff_algos.simulation.best_round import Best
-from tff_algos.simulation.client_state_store import ClientStateStore
+from tff_algos.simulation.client_state_store import ClientStateStore, DamagedError
 
 _NAME = re.compile(r"round_(\d{7})$")
-_CLIENTS = "client_states"
-_SERVER, _BEST = "server.npz", "best.npz"
+_OURS = re.compile(r"round_\d{7}(\.unfinished)?$")
+_KEPT = 2
+_CLIENTS = "client_states.sqlite"
+_SERVER, _BEST, _RECORDS, _MANIFEST = (
+  "server.npz",
+  "best.npz",
+  "records.json",
+  "manifest.json",
+)
 
 
 class Restored(NamedTuple):
@@ -41,14 +57,20 @@ class Restored(NamedTuple):
   best: Optional[Best]
 
 
-def _newest(folder: str) -> Optional[str]:
-  names = os.listdir(folder) if os.path.isdir(folder) else []
-  return max(filter(_NAME.match, names), default=None)
-
-
 def exists(folder: str) -> bool:
-  """Whether the folder holds a whole checkpoint."""
-  return _newest(folder) is not None
+  """Whether the folder holds a checkpoint, damaged or not."""
+  return bool(_names(folder))
+
+
+def client_file(folder: str) -> str:
+  """Where the states of clients are, for a `ClientStateStore`."""
+  return os.path.join(folder, _CLIENTS)
+
+
+def _names(folder: str) -> list[str]:
+  """The checkpoints, the newest first."""
+  names = os.listdir(folder) if os.path.isdir(folder) else []
+  return sorted(filter(_NAME.match, names), reverse=True)
 
 
 def save(
@@ -61,69 +83,112 @@ def save(
   model: Optional[Model] = None,
   best: Optional[Best] = None,
 ) -> None:
-  """Writes a checkpoint and removes the one before it.
+  """Writes a checkpoint and removes all but the one before it.
 
   Args:
     folder: The folder of the run's checkpoints; made if it does not exist.
     state: The server state.
-    store: The client states.
+    store: The client states, whose file is `client_file(folder)`.
     round_num: The number of rounds done.
     records: One dictionary for each of them, of what JSON can hold.
     model: The model that is trained, whose weights' names the arrays have.
     best: The best of the rounds, to be kept too.
   """
   os.makedirs(folder, exist_ok=True)
-  name = f"round_{round_num:07d}"
-  if _newest(folder) == name:
-    return
-  files = store.save(os.path.join(folder, _CLIENTS), name)
-  unfinished = os.path.join(folder, name + ".unfinished")
+  target = os.path.join(folder, f"round_{round_num:07d}")
+  unfinished = target + durable_files.UNFINISHED
   shutil.rmtree(unfinished, ignore_errors=True)
   os.makedirs(unfinished)
-  save_structure(os.path.join(unfinished, _SERVER), state, model)
-  content = dict(round_num=round_num, records=records, client_files=files)
+  digests: dict[str, str] = {}
+
+  def write(name: str, write_to: Callable[[IO[bytes]], object]) -> None:
+    content = io.BytesIO()
+    write_to(content)
+    digests[name] = hashlib.sha256(content.getbuffer()).hexdigest()
+    with open(os.path.join(unfinished, name), "wb") as file:
+      file.write(content.getbuffer())
+      durable_files.sync_file(file)
+
+  content: dict[str, Any] = dict(round_num=round_num, records=records)
+  content["clients"] = store.save(round_num)
+  write(_SERVER, lambda file: save_structure(file, state, model))
   if best is not None and best.weights is not None:
-    save_structure(os.path.join(unfinished, _BEST), best.weights, model)
+    weights = best.weights
+    write(_BEST, lambda file: save_structure(file, weights, model))
     content["best"] = dict(round_num=best.round_num, value=best.value)
-  with open(os.path.join(unfinished, "records.json"), "w") as f:
-    json.dump(content, f)
-  os.replace(unfinished, os.path.join(folder, name))
-  _remove_all_but(folder, name, set(files.values()))
+  write(_RECORDS, lambda file: file.write(json.dumps(content).encode()))
+  write(_MANIFEST, lambda file: file.write(json.dumps(digests).encode()))
+  durable_files.sync_folder(unfinished)
+  durable_files.replace(unfinished, target)
+  kept = _names(folder)[:_KEPT]
+  for name in os.listdir(folder):
+    if _OURS.match(name) and name not in kept:
+      shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
 
 
-def restore(folder: str, like: Any, store: ClientStateStore) -> Restored:
-  """Reads the newest whole checkpoint; fills the store.
+def restore(folder: str, like: Any, store: Optional[ClientStateStore] = None) -> Restored:
+  """Reads the newest checkpoint that is whole; warns of damaged ones.
 
   Args:
     folder: The folder of the run's checkpoints.
     like: A server state of the same structure, such as the initial one.
-    store: An empty store.
+    store: An empty store, to be filled; None: the client states are not looked at.
 
   Raises:
     FileNotFoundError: There is no checkpoint.
-    ValueError: It belongs to another model or algorithm.
+    InputError: All are damaged, or they belong to another model or algorithm.
   """
-  name = _newest(folder)
-  if name is None:
+  names = _names(folder)
+  if not names:
     raise FileNotFoundError(f"There is no checkpoint in {folder} to go on from.")
-  with open(os.path.join(folder, name, "records.json")) as f:
-    content = json.load(f)
-  state = load_structure(os.path.join(folder, name, _SERVER), like)
-  files = {int(place): file for place, file in content["client_files"].items()}
-  store.restore(os.path.join(folder, _CLIENTS), files)
+  for older, name in zip([*names[1:], None], names):
+    path = os.path.join(folder, name)
+    try:
+      found, clients = _read(path, like)
+      if store is not None:
+        store.restore(found.round_num, clients)
+      return found
+    except DamagedError as error:
+      if older is None:
+        raise InputError(
+          f"{error} It is the last checkpoint in {folder}: begin anew, in another folder."
+        ) from error
+      warnings.warn(
+        f"{error} The checkpoint before is taken, {older}.", InputWarning, stacklevel=2
+      )
+  raise AssertionError("a loop that ends with a return or an error")
+
+
+def _read(path: str, like: Any) -> tuple[Restored, Optional[str]]:
+  """The checkpoint in a folder, and the digest of its client states."""
+  digests = None
+  try:
+    digests = dict(json.loads(_content(path, _MANIFEST)))
+    content = json.loads(_content(path, _RECORDS, digests))
+    round_num, records, clients = (
+      content[name] for name in ("round_num", "records", "clients")
+    )
+    of_best = content.get("best")
+    server = _content(path, _SERVER, digests)
+    weights = _content(path, _BEST, digests) if of_best else b""
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    if isinstance(error, DamagedError):
+      raise
+    raise DamagedError(f"{path} is damaged: {_MANIFEST} or {_RECORDS}.") from error
+  state = load_structure(io.BytesIO(server), like, os.path.join(path, _SERVER))
   best = None
-  if "best" in content:
-    with np.load(os.path.join(folder, name, _BEST)) as file:
-      weights = tuple(file[array] for array in file.files)
-    best = Best(**content["best"], weights=weights)
-  return Restored(state, content["round_num"], content["records"], best)
+  if of_best:
+    with np.load(io.BytesIO(weights)) as file:
+      best = Best(**of_best, weights=tuple(file[array] for array in file.files))
+  return Restored(state, round_num, records, best), clients
 
 
-def _remove_all_but(folder: str, name: str, client_files: set[str]) -> None:
-  for other in os.listdir(folder):
-    if other not in (name, _CLIENTS):
-      shutil.rmtree(os.path.join(folder, other), ignore_errors=True)
-  clients = os.path.join(folder, _CLIENTS)
-  for file in os.listdir(clients):
-    if file not in client_files:
-      os.remove(os.path.join(clients, file))
+def _content(path: str, name: str, digests: Optional[dict[str, str]] = None) -> bytes:
+  """A file's bytes, which have their digest where these are known."""
+  file = os.path.join(path, name)
+  content = b""
+  with contextlib.suppress(OSError), open(file, "rb") as f:
+    content = f.read()
+  if digests is not None and hashlib.sha256(content).hexdigest() != digests.get(name):
+    raise DamagedError(f"{file} is damaged: it does not hold what was written to it.")
+  return content

@@ -1,68 +1,263 @@
-"""Keeps the states of clients between the rounds they take part in."""
+"""Keeps the states of clients between the rounds they take part in.
+
+In memory up to a limit; beyond it, and at each checkpoint, in one SQLite file, where
+every state has the number of the round that it is of, so that the two last checkpoints
+have each its own. What is written between checkpoints is one transaction with the next
+one.
+"""
 
 from __future__ import annotations
 
+import collections
+import hashlib
+import io
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+import sqlite3
+import tempfile
+import weakref
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Optional
 
+import numpy as np
 import tree
 
+from tff_algos.errors import InputError
 from tff_algos.models.functional import Model
 from tff_algos.simulation.array_files import load_structure, save_structure
 
+# Of all states together; those used last are kept.
+MEMORY_BYTES = 2**30
+
+# Of SQLite, for one value.
+_MOST_BYTES = 10**9
+
+_TABLES = """
+  CREATE TABLE IF NOT EXISTS states (id INTEGER PRIMARY KEY, value BLOB NOT NULL);
+  CREATE TABLE IF NOT EXISTS versions (
+    place INTEGER, round INTEGER, digest BLOB NOT NULL, id INTEGER NOT NULL,
+    PRIMARY KEY (place, round)
+  ) WITHOUT ROWID;
+"""
+
+
+class DamagedError(InputError):
+  """A file does not hold what was written to it."""
+
+
+class _Version(NamedTuple):
+  """Where a client's state is in the file; `digest` is of its place and content."""
+
+  place: int
+  round_num: int
+  digest: bytes
+  id: int
+
 
 class ClientStateStore:
-  """The clients' states in memory, saved to disk one file for each that changed.
+  """The clients' states, of which only those that took part hold one of their own."""
 
-  Only clients that took part hold a state; the others have the initial one.
-  """
-
-  def __init__(self, initial_state: Any, model: Optional[Model] = None):
+  def __init__(
+    self,
+    initial_state: Any,
+    model: Optional[Model] = None,
+    *,
+    path: Optional[str] = None,
+    memory_bytes: int = MEMORY_BYTES,
+  ):
     """Makes a store in which every client has the initial state.
 
     Args:
       initial_state: What `process.initialize_client()` returned.
       model: The model that is trained, whose weights' names saved states have.
+      path: The file; made when it is first needed, in place of one that is there. None:
+        a temporary one.
+      memory_bytes: The most that states may take in memory.
     """
     self._initial, self._model = initial_state, model
-    self._states: dict[int, Any] = {}
-    self._saved: dict[int, str] = {}
+    leaves = tree.flatten(initial_state)
+    self._is_empty = not leaves
+    size = sum(np.asarray(leaf).nbytes for leaf in leaves)
+    self._most_kept = max(1, memory_bytes // max(1, size))
+    self._path, self._size = path, size
+    # The states in memory, those used last at the end; and whose are not in the file.
+    self._kept: collections.OrderedDict[int, Any] = collections.OrderedDict()
+    self._changed: set[int] = set()
+    self._file: Optional[sqlite3.Connection] = None
+    # By place: the states in the file, of the checkpoint and written since.
+    self._saved: dict[int, _Version] = {}
+    self._since: dict[int, _Version] = {}
+    # Versions that no checkpoint needs from the next one on.
+    self._old: list[_Version] = []
 
   def get(self, places: Sequence[int]) -> list[Any]:
-    """The states of some clients, by their places."""
-    return [self._states.get(place, self._initial) for place in places]
+    """The states of some clients, by their places.
+
+    Raises:
+      DamagedError: The file does not hold what was written to it.
+    """
+    return [self._get(place) for place in places]
+
+  def _get(self, place: int) -> Any:
+    if place in self._kept:
+      self._kept.move_to_end(place)
+      return self._kept[place]
+    version = self._since.get(place) or self._saved.get(place)
+    if version is None:
+      return self._initial
+    self._kept[place] = self._read(version)
+    self._make_room()
+    return self._kept[place]
 
   def put(self, places: Sequence[int], states: Sequence[Any]) -> None:
     """Replaces the states of some clients, in the order of `places`."""
-    if not tree.flatten(self._initial):
+    if self._is_empty:
       return
     for place, state in zip(places, states):
-      self._states[place] = state
-      self._saved.pop(place, None)
+      self._kept[place] = state
+      self._kept.move_to_end(place)
+      self._changed.add(place)
+    self._make_room()
 
-  def save(self, folder: str, tag: str) -> dict[int, str]:
-    """Writes the states that changed since the last save; older files stay.
+  def _make_room(self) -> None:
+    while len(self._kept) > self._most_kept:
+      place, state = self._kept.popitem(last=False)
+      if place in self._changed:
+        self._write(place, state)
+
+  # --- The file ------------------------------------------------------------------------
+
+  def save(self, round_num: int) -> Optional[str]:
+    """Writes the states that changed since the last save, durably.
+
+    Those of the save before stay; older ones go.
 
     Args:
-      folder: Where the files go; made if it does not exist.
-      tag: Part of the new files' names; must differ from save to save.
+      round_num: The number of rounds done; grows from save to save.
 
     Returns:
-      Place to file name, for every client that has a state.
-    """
-    os.makedirs(folder, exist_ok=True)
-    for place, state in self._states.items():
-      if place not in self._saved:
-        name = f"{place:07d}-{tag}.npz"
-        save_structure(os.path.join(folder, name), state, self._model)
-        self._saved[place] = name
-    return dict(self._saved)
+      A digest of all states, for `restore`; None where no client has one.
 
-  def restore(self, folder: str, files: Mapping[int, str]) -> None:
-    """Takes over what `save` returned and wrote."""
-    self._saved = dict(files)
-    self._states = {
-      place: load_structure(os.path.join(folder, name), self._initial)
-      for place, name in files.items()
-    }
+    Raises:
+      InputError: A state is too large for a file.
+    """
+    for place in sorted(self._changed):
+      self._write(place, self._kept[place])
+    if self._file is None:
+      return None
+    file, gone = self._file, self._old
+    file.executemany(
+      "DELETE FROM versions WHERE place = ? AND round = ?",
+      [(v.place, v.round_num) for v in gone],
+    )
+    file.executemany("DELETE FROM states WHERE id = ?", [(v.id,) for v in gone])
+    new = [v._replace(round_num=round_num) for v in self._since.values()]
+    file.executemany("INSERT OR REPLACE INTO versions VALUES (?, ?, ?, ?)", new)
+    file.commit()
+    self._old = [self._saved[v.place] for v in new if v.place in self._saved]
+    self._saved.update((v.place, v) for v in new)
+    self._since = {}
+    return self._digest()
+
+  def restore(self, round_num: int, digest: Optional[str]) -> None:
+    """Takes over the states of a save.
+
+    They are checked at once where all have room in memory, else when they are read.
+
+    Args:
+      round_num: The number of rounds done.
+      digest: What `save` returned.
+
+    Raises:
+      DamagedError: The file does not hold them.
+      InputError: They are of another model or algorithm.
+    """
+    self._kept.clear()
+    self._saved, self._since, self._old = {}, {}, []
+    if digest is None:
+      return
+    if self._path is None or not os.path.exists(self._path):
+      raise DamagedError(f"{self._path} is not there, which has the clients' states.")
+    try:
+      self._file = self._open(self._path)
+      every = self._file.execute("SELECT place, round, digest, id FROM versions")
+      versions = [_Version(*row) for row in every]
+    except sqlite3.Error as error:
+      raise self._damaged() from error
+    for version in sorted(versions, key=lambda v: v.round_num):
+      if version.round_num <= round_num:
+        self._saved[version.place] = version
+    current = {v.id for v in self._saved.values()}
+    self._old = [v for v in versions if v.id not in current]
+    if self._digest() != digest:
+      raise self._damaged()
+    if len(self._saved) <= self._most_kept:
+      for place, version in self._saved.items():
+        self._kept[place] = self._read(version)
+
+  def _digest(self) -> str:
+    total = hashlib.sha256()
+    for place in sorted(self._saved):
+      total.update(b"%d:" % place + self._saved[place].digest)
+    return total.hexdigest()
+
+  def _write(self, place: int, state: Any) -> None:
+    content = io.BytesIO()
+    save_structure(content, state, self._model)
+    value = content.getvalue()
+    if len(value) > _MOST_BYTES:
+      raise InputError(
+        f"The state of a client has {len(value):,} bytes, but a file takes no more than "
+        f"{_MOST_BYTES:,}: train without checkpoints, or a smaller model."
+      )
+    if self._file is None:
+      self._file = self._new_file()
+    before = self._since.get(place)
+    if before is not None:
+      self._file.execute("DELETE FROM states WHERE id = ?", (before.id,))
+    row = self._file.execute("INSERT INTO states (value) VALUES (?)", (value,))
+    assert row.lastrowid is not None
+    self._since[place] = _Version(place, -1, _digest_of(place, value), row.lastrowid)
+    self._changed.discard(place)
+
+  def _new_file(self) -> sqlite3.Connection:
+    if self._path is None:
+      folder = tempfile.TemporaryDirectory(prefix="tff_algos_states_")
+      weakref.finalize(self, folder.cleanup)
+      self._path = os.path.join(folder.name, "states.sqlite")
+    for name in (self._path, f"{self._path}-journal"):  # Of a run without a checkpoint.
+      if os.path.exists(name):
+        os.remove(name)
+    os.makedirs(os.path.dirname(os.path.abspath(self._path)), exist_ok=True)
+    file = self._open(self._path)
+    file.executescript(_TABLES)
+    return file
+
+  def _open(self, path: str) -> sqlite3.Connection:
+    file = sqlite3.connect(path, check_same_thread=False)
+    # It holds itself, and so would keep others out for long after this store is gone.
+    weakref.finalize(self, file.close)
+    # EXTRA: also the folder is synced, once the journal is removed.
+    file.execute("PRAGMA synchronous = EXTRA")
+    return file
+
+  def _read(self, version: _Version) -> Any:
+    assert self._file is not None
+    try:
+      [(value,)] = list(
+        self._file.execute("SELECT value FROM states WHERE id = ?", (version.id,))
+      )
+    except (sqlite3.Error, ValueError) as error:
+      raise self._damaged() from error
+    if _digest_of(version.place, value) != version.digest:
+      raise self._damaged()
+    what = f"{self._path}, client {version.place},"
+    return load_structure(io.BytesIO(value), self._initial, what)
+
+  def _damaged(self) -> DamagedError:
+    return DamagedError(
+      f"{self._path} is damaged: it does not hold what was written to it."
+    )
+
+
+def _digest_of(place: int, value: bytes) -> bytes:
+  return hashlib.sha256(b"%d:" % place + value).digest()

@@ -173,11 +173,15 @@ def simulate(
   if labels is not None:
     clients.check_labels(labels)
   settings.attendance(len(clients), 0)
-  store = ClientStateStore(process.initialize_client(), process.model)
+  folder = settings.checkpoint_folder
+  store = ClientStateStore(
+    process.initialize_client(),
+    process.model,
+    path=None if folder is None else checkpoints.client_file(folder),
+  )
   state = process.initialize()
   records: list[Record] = []
   best = None
-  folder = settings.checkpoint_folder
   if resume:
     if folder is None:
       raise InputError("To resume a run, say where its checkpoints are.")
