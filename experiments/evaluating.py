@@ -14,6 +14,7 @@ from experiments.export import run_model
 from experiments.run_folder import fingerprints
 from experiments.run_folder.folder import differences
 from tasks.registry import LoadedTask
+from tff_algos import durable_files
 from tff_algos.client_data import ClientDirectory
 from tff_algos.errors import InputError
 from tff_algos.simulation import client_evaluation, cohorts, evaluation
@@ -93,11 +94,10 @@ def _write(
   counts = values["num_examples"]
   measures = {name: v for name, v in values.items() if name != "num_examples"}
   rows = zip(clients.ids, counts, held_out.astype(int), *measures.values())
-  with open(f"{path}.unfinished", "w", newline="", encoding="utf-8") as f:
+  with durable_files.new_file(path, "w", newline="", encoding="utf-8") as f:
     writer = csv.writer(f)
     writer.writerow(["client", "examples", "held_out", *measures])
     writer.writerows(rows)
-  os.replace(f"{path}.unfinished", path)
 
 
 def _words(values: Mapping[str, float]) -> str:

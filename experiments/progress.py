@@ -86,7 +86,7 @@ _outer: list[Callable[[], bool]] = []
 
 @contextlib.contextmanager
 def stopping_on_signal() -> Iterator[Callable[[], bool]]:
-  """Lets Ctrl-C and SIGTERM end the run after its round; a second one ends it now.
+  """Has Ctrl-C, SIGTERM and SIGHUP end the run after its round; a second one ends it now.
 
   Within another it is that one: of several runs, a signal in the last round of one ends
   them all.
@@ -107,10 +107,14 @@ def stopping_on_signal() -> Iterator[Callable[[], bool]]:
     first = time.monotonic()
     stop.set()
     print(
-      "\nstopping after this round; once more to stop now and lose it", file=sys.stderr
+      "\nstopping after this round; once more to stop now and lose the rounds since the "
+      "last checkpoint",
+      file=sys.stderr,
     )
 
-  numbers = (signal.SIGINT, signal.SIGTERM)
+  numbers = [signal.SIGINT, signal.SIGTERM]
+  if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # As nohup has it.
+    numbers.append(signal.SIGHUP)
   before = [signal.signal(number, handle) for number in numbers]
   _outer.append(stop.is_set)
   try:

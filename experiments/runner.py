@@ -118,7 +118,9 @@ def _refuse_to_lose(folder: RunFolder, config: Config, resume: bool) -> None:
       f"{folder.path} already holds a run: choose another --run_dir, or go on with it by "
       "--resume."
     )
-  done = len(reading.read_run(folder.path).records)
+  done = checkpoints.rounds_done(folder.file(CHECKPOINTS))
+  if done is None:
+    done = len(reading.read_run(folder.path).records)
   if config.rounds < done:
     raise InputError(
       f"{folder.path} has {done} rounds already: ask for as many or more by --rounds, "

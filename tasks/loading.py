@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Optional
 import numpy as np
 
 from tasks.task import LoadedTask, Task
-from tff_algos import partitions
+from tff_algos import durable_files, partitions
 from tff_algos.errors import InputError
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _put_on_disk(
   unfinished = tempfile.mkdtemp(prefix="unfinished-", dir=os.path.dirname(folder))
   try:
     client_data.write_clients(unfinished, clients, spec)
-    os.replace(unfinished, folder)
+    durable_files.replace(unfinished, folder)
   except OSError:
     if not os.path.isdir(folder):
       raise

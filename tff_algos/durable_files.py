@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Iterator
 from typing import IO, Any
 
@@ -54,9 +53,22 @@ def sync_folder(folder: str) -> None:
     os.close(handle)
 
 
+def sync_tree(path: str) -> None:
+  """Has a file, or a folder with all that it holds, reach the disk."""
+  for folder, _, names in os.walk(path):
+    for name in names:
+      _sync_path(os.path.join(folder, name))
+    sync_folder(folder)
+  if os.path.isfile(path):
+    _sync_path(path)
+
+
+def _sync_path(path: str) -> None:
+  with open(path, "rb") as file:
+    os.fsync(file.fileno())
+
+
 def replace(source: str, target: str) -> None:
   """Gives a file or folder, which is synced, the name of another; durably."""
-  if os.path.isdir(target) and not os.path.islink(target):
-    shutil.rmtree(target)
   os.replace(source, target)
   sync_folder(os.path.dirname(os.path.abspath(target)))

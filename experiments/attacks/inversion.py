@@ -19,6 +19,7 @@ from experiments.config import make_hparams
 from experiments.preparation import RunWeights, newest_weights
 from experiments.run_folder.folder import RunFolder, read_manifest
 from tasks import registry as tasks_registry
+from tff_algos import durable_files
 from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.client_data import Examples
 from tff_algos.errors import InputError
@@ -275,11 +276,10 @@ def attack(request: Request, prepared: Prepared, rows: list[dict[str, str]]) -> 
 
 def _write_rows(out: str, rows: Sequence[Mapping[str, str]]) -> None:
   path = os.path.join(out, _ROWS)
-  with open(path + ".unfinished", "w", newline="") as f:
+  with durable_files.new_file(path, "w", newline="") as f:
     writer = csv.DictWriter(f, _COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-  os.replace(path + ".unfinished", path)
 
 
 def table(rows: Sequence[Mapping[str, str]], algorithms: Sequence[str]) -> str:

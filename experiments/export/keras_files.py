@@ -11,7 +11,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from experiments.run_folder.folder import RunFolder
-from tff_algos import to_keras
+from tff_algos import durable_files, to_keras
 from tff_algos.errors import InputError
 from tff_algos.models.functional import Model, Weights
 
@@ -56,7 +56,8 @@ def save(keras_model: tf.keras.Model, path: str) -> None:
   # Keras asks for the name's end.
   unfinished = f"{path.removesuffix('.keras')}.unfinished.keras"
   keras_model.save(unfinished)
-  os.replace(unfinished, path)
+  durable_files.sync_tree(unfinished)
+  durable_files.replace(unfinished, path)
 
 
 def _foreign(config: Any) -> Iterator[str]:

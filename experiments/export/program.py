@@ -13,6 +13,7 @@ import tensorflow as tf
 from experiments import command_line
 from experiments.export import run_model
 from experiments.export.formats import FORMATS
+from tff_algos import durable_files
 from tff_algos.errors import InputError
 
 #: The most that a prediction may differ, as a part of the largest logit, or of 1.
@@ -65,7 +66,8 @@ def run(request: Request) -> None:
     unfinished = os.path.join(folder, f"model{suffix}")
     write(keras_model, unfinished)
     found = difference(read(unfinished)(inputs), expected)
-    os.replace(unfinished, request.out)
+    durable_files.sync_tree(unfinished)
+    durable_files.replace(unfinished, request.out)
   finally:
     shutil.rmtree(folder)
   print(

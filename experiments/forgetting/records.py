@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from experiments import markdown
+from tff_algos import durable_files
 from tff_algos.simulation import records
 
 FORGETTING, FISHER = "forgetting.csv", "fisher.csv"
@@ -63,7 +64,7 @@ class RowFile:
   def cut(self, keeps: Callable[[int], bool]) -> None:
     """Keeps the rows of some rounds alone."""
     rows = [row for row in read_rows(self._path, self._kind) if keeps(row.round)]
-    with open(self._path, "w", newline="") as f:
+    with durable_files.new_file(self._path, "w", newline="") as f:
       csv.writer(f).writerows([self._kind._fields, *rows])
 
   def add(self, rows: Sequence[Any]) -> None:

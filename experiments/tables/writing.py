@@ -22,6 +22,7 @@ from experiments.tables.values import (
   shown,
   value_of,
 )
+from tff_algos import durable_files
 from tff_algos.errors import InputError
 
 
@@ -156,7 +157,7 @@ _FINAL = Column("final accuracy", final, "%", 2)
 def _write(settings: Settings, name: str, text: str) -> str:
   path = os.path.join(settings.out, name)
   os.makedirs(settings.out, exist_ok=True)
-  with open(path, "w", newline="") as f:
+  with durable_files.new_file(path, "w", newline="") as f:
     f.write(text)
   return path
 

@@ -12,6 +12,7 @@ from concurrent import futures
 import numpy as np
 import tensorflow as tf
 
+from tff_algos import durable_files
 from tff_algos.errors import InputError
 
 _CACHED = ("train_x", "train_y", "test_x", "test_y")
@@ -80,9 +81,8 @@ def write_cache(path: pathlib.Path, arrays: Sequence[np.ndarray]) -> None:
     try:
       with temporary.open("xb") as file:
         np.savez(file, **dict(zip(_CACHED, arrays)))
-        file.flush()
-        os.fsync(file.fileno())
-      os.replace(temporary, path)
+        durable_files.sync_file(file)
+      durable_files.replace(str(temporary), str(path))
     finally:
       if temporary.is_file():
         temporary.unlink()

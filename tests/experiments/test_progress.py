@@ -13,7 +13,10 @@ import pytest
 
 from experiments import progress
 
-_SAID = "\nstopping after this round; once more to stop now and lose it\n"
+_SAID = (
+  "\nstopping after this round; once more to stop now and lose the rounds since the last "
+  "checkpoint\n"
+)
 
 
 @pytest.fixture
@@ -35,7 +38,7 @@ def _send_and_go_on(number: signal.Signals) -> None:
     pytest.fail("the signal has ended the run")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_first_signal_asks_to_stop(clock, capsys, number):
   with progress.stopping_on_signal() as should_stop:
     assert not should_stop()
@@ -64,6 +67,17 @@ def test_second_signal_after_more_than_a_second_ends_it(clock):
     clock.append(101.1)
     with pytest.raises(KeyboardInterrupt):
       _send(signal.SIGINT)
+
+
+def test_a_terminal_that_closes_ends_nothing_under_nohup(capsys):
+  before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+  try:
+    with progress.stopping_on_signal() as should_stop:
+      _send(signal.SIGHUP)
+      assert not should_stop()
+  finally:
+    signal.signal(signal.SIGHUP, before)
+  assert capsys.readouterr().err == ""
 
 
 def test_handlers_are_as_before():

@@ -24,6 +24,7 @@ class Worker(_NoHttp, distributed.Worker):
   """One that leaves Ctrl-C, and what is to be said, to the program that started it."""
 
   def __init__(self, *args: Any, **kwargs: Any):
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGHUP):
+      signal.signal(number, signal.SIG_IGN)
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     super().__init__(*args, **kwargs)

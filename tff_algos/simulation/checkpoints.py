@@ -62,6 +62,12 @@ def exists(folder: str) -> bool:
   return bool(_names(folder))
 
 
+def rounds_done(folder: str) -> Optional[int]:
+  """The rounds of the newest checkpoint, damaged or not; None where there is none."""
+  names = _names(folder)
+  return int(names[0].removeprefix("round_")) if names else None
+
+
 def client_file(folder: str) -> str:
   """Where the states of clients are, for a `ClientStateStore`."""
   return os.path.join(folder, _CLIENTS)
@@ -119,6 +125,8 @@ def save(
   write(_RECORDS, lambda file: file.write(json.dumps(content).encode()))
   write(_MANIFEST, lambda file: file.write(json.dumps(digests).encode()))
   durable_files.sync_folder(unfinished)
+  if os.path.isdir(target):  # A damaged one: the run went on from that before.
+    shutil.rmtree(target)
   durable_files.replace(unfinished, target)
   kept = _names(folder)[:_KEPT]
   for name in os.listdir(folder):

@@ -9,6 +9,7 @@ one.
 from __future__ import annotations
 
 import collections
+import errno
 import hashlib
 import io
 import os
@@ -139,7 +140,16 @@ class ClientStateStore:
 
     Raises:
       InputError: A state is too large for a file.
+      OSError: The disk is full, or fails.
     """
+    try:
+      return self._save(round_num)
+    except sqlite3.OperationalError as error:
+      # Which is not told apart by its class.
+      number = errno.ENOSPC if "full" in str(error) else errno.EIO
+      raise OSError(number, os.strerror(number), self._path) from error
+
+  def _save(self, round_num: int) -> Optional[str]:
     for place in sorted(self._changed):
       self._write(place, self._kept[place])
     if self._file is None:

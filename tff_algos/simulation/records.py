@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Optional
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from tff_algos import durable_files
+
 if TYPE_CHECKING:
   from tff_algos.simulation.loop import Record
 
@@ -78,6 +80,7 @@ class RecordWriter:
   def close(self) -> None:
     """Closes the files."""
     if self._csv is not None:
+      durable_files.sync_file(self._csv)
       self._csv.close()
     if self._events is not None:
       self._events.close()
@@ -161,11 +164,10 @@ def bytes_by_part(records: Sequence[Record]) -> dict[str, dict[str, int]]:
 
 
 def write_json(path: str, content: Any) -> None:
-  """Writes indented JSON by way of a temporary file."""
-  with open(path + ".unfinished", "w") as f:
+  """Writes indented JSON."""
+  with durable_files.new_file(path, "w") as f:
     json.dump(content, f, indent=2)
     f.write("\n")
-  os.replace(path + ".unfinished", path)
 
 
 def draw_accuracy(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import zipfile
 from typing import Any, Optional
 
 import tensorflow_federated as tff
 
+from tff_algos import durable_files
 from tff_algos.errors import InputError
 from tff_algos.privacy.accounting import GaussianMechanism
 from tff_algos.runtimes import private_apis
@@ -55,13 +55,14 @@ def save_process(process: StatefulProcess, path: str) -> None:
     "privacy": privacy and privacy._asdict(),
     "containers": {n: _containers(c.type_signature) for n, c in computations.items()},
   }
-  unfinished = f"{path}.unfinished"
-  with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as file:
+  with (
+    durable_files.new_file(path) as content,
+    zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as file,
+  ):
     for name, computation in computations.items():
       serialized = tff.framework.serialize_computation(computation)
       file.writestr(name, serialized.SerializeToString())
     file.writestr(_MANIFEST, json.dumps(manifest))
-  os.replace(unfinished, path)
 
 
 def load_process(path: str) -> StatefulProcess:
