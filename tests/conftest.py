@@ -56,9 +56,13 @@ class _Scheduling(LoadFileScheduling):
 
 
 def pytest_collection_finish() -> None:
-  """What was imported is not garbage, and half of what there is to look at."""
+  """What was imported is not garbage, and half of what there is to look at.
+
+  What has been traced lives on too: all of it is looked at seldom, below as well.
+  """
   gc.collect()
   gc.freeze()
+  gc.set_threshold(*gc.get_threshold()[:2], 100)
 
 
 # Beyond so many bytes more than after the last time, what is garbage is given back: to
