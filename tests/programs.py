@@ -40,7 +40,7 @@ _SERVER = """
   provenance.git_commit = lambda: "0123abc"
 
   # Pictures are looked at in the tests of what draws them; here they are small and plain,
-  # as drawing them well takes a fifth of a short run.
+  # as drawing them well takes a tenth of a short run.
   save = matplotlib.figure.Figure.savefig
   matplotlib.figure.Figure.savefig = lambda *args, **options: save(
     *args, **{**options, "dpi": 20}
