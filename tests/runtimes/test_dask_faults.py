@@ -1,0 +1,299 @@
+"""Workers and schedulers that are lost in a round, and computations that fail there."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import os
+import signal
+import threading
+import time
+
+import dask
+import distributed
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+from programs import wait_for
+
+import tff_algos
+from tff_algos.runtimes import dask_cluster, dask_context
+
+_CLIENTS = 6
+# Bounds of what must end by itself; a worker that starts imports TFF.
+_SECONDS = 120
+
+
+@pytest.fixture(scope="module")
+def client():
+  """Of two worker processes, each of which is started again when it dies."""
+  # Dask's default is five minutes.
+  with (
+    dask.config.set({"distributed.scheduler.worker-ttl": "10s"}),
+    contextlib.ExitStack() as stack,
+  ):
+    yield dask_cluster.start(stack, 2)
+
+
+def _reading() -> tff.Computation:
+  """Sums vectors after each client has read its file, and gives each what it has sent."""
+  vector = tff.TensorType(np.float32, [8])
+
+  @tff.tensorflow.computation(np.str_, vector)
+  def work(path, values):
+    with tf.control_dependencies([tf.io.write_file(path + ".begun", "")]):
+      read = tf.strings.length(tf.io.read_file(path))
+    return values / 3.0 + tf.cast(read, tf.float32)
+
+  @tff.federated_computation(tff.FederatedType((np.str_, vector), tff.CLIENTS))
+  def compute(clients):
+    sent = tff.federated_map(work, clients)
+    return sent, tff.federated_sum(sent)
+
+  return compute
+
+
+@pytest.fixture(scope="module")
+def compute() -> tff.Computation:
+  return _reading()
+
+
+class Cohort:
+  """The clients' files, one of which is not there to be read before `let_go`."""
+
+  def __init__(self, folder, waiting: int | None = None):
+    self.paths = [folder / f"client_{i}" for i in range(_CLIENTS)]
+    for path in self.paths:
+      path.write_text("12345")
+    draw = np.random.default_rng(1)
+    self.values = draw.normal(size=(_CLIENTS, 8)).astype(np.float32)
+    self._waiting = None
+    if waiting is not None:
+      self._waiting = self.paths[waiting]
+      self._waiting.unlink()
+      os.mkfifo(self._waiting)
+
+  def argument(self):
+    return [(str(path), values) for path, values in zip(self.paths, self.values)]
+
+  def wait_until_begun(self) -> None:
+    """Until a worker waits for the file, for the first time or again."""
+    begun = self._waiting.with_name(self._waiting.name + ".begun")
+    wait_for(begun.exists, _SECONDS)
+    begun.unlink()
+
+  def let_go(self) -> None:
+    """Whoever opens it from now on reads it at once."""
+    ready = self._waiting.with_name("ready")
+    ready.write_text("12345")
+    os.replace(ready, self._waiting)
+
+
+@pytest.fixture
+def keys(monkeypatch) -> list[str]:
+  """The keys of the parts that are given out, in order."""
+  found: list[str] = []
+  submit = dask_context.DaskContext._submit_parts
+
+  def watched(self, call, jobs):
+    futures = submit(self, call, jobs)
+    found.extend(future.key for future in futures)
+    return futures
+
+  monkeypatch.setattr(dask_context.DaskContext, "_submit_parts", watched)
+  return found
+
+
+def _start(function, *arguments, **settings) -> concurrent.futures.Future:
+  """Runs a computation on a runtime in a thread, which no failure has us wait for."""
+  future: concurrent.futures.Future = concurrent.futures.Future()
+
+  def run():
+    try:
+      with tff_algos.create_runtime(**settings, clients_per_part=1):
+        future.set_result(function(*arguments))
+    except BaseException as error:
+      future.set_exception(error)
+
+  threading.Thread(target=run, daemon=True).start()
+  return future
+
+
+def _on(client, compute, cohort) -> concurrent.futures.Future:
+  return _start(compute, cohort.argument(), name="dask", client=client)
+
+
+def _in_process(compute, cohort):
+  return _start(compute, cohort.argument(), name="in_process").result(_SECONDS)
+
+
+def _assert_same(found, expected) -> None:
+  flat = [np.asarray(leaf) for leaf in tf.nest.flatten(found)]
+  wanted = [np.asarray(leaf) for leaf in tf.nest.flatten(expected)]
+  assert [leaf.tobytes() for leaf in flat] == [leaf.tobytes() for leaf in wanted]
+
+
+def _worker_of(client, key: str) -> str:
+  [worker] = [w for w, its in client.processing().items() if key in its]
+  return worker
+
+
+def _pids(client) -> dict[str, int]:
+  return client.run(os.getpid)
+
+
+# --- Workers that are lost --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("waiting", [0, _CLIENTS // 2, _CLIENTS - 1])
+def test_a_worker_killed_in_a_round_leaves_the_result_as_it_is(
+  client, compute, keys, tmp_path, capfd, waiting
+):
+  cohort = Cohort(tmp_path, waiting)
+  running = _on(client, compute, cohort)
+  cohort.wait_until_begun()
+  worker = _worker_of(client, keys[waiting])
+  cohort.let_go()
+  os.kill(_pids(client)[worker], signal.SIGKILL)
+  found = running.result(_SECONDS)
+  _assert_same(found, _in_process(compute, cohort))
+  out, err = capfd.readouterr()
+  assert out == ""
+  assert err == f"The worker {worker} was lost: others do what it was doing.\n"
+  client.wait_for_workers(2, _SECONDS)
+
+
+def test_all_workers_killed_at_once_are_started_again(
+  client, compute, tmp_path, capfd
+):
+  cohort = Cohort(tmp_path, 1)
+  running = _on(client, compute, cohort)
+  cohort.wait_until_begun()
+  before = _pids(client)
+  cohort.let_go()
+  for pid in before.values():
+    os.kill(pid, signal.SIGKILL)
+  _assert_same(running.result(_SECONDS), _in_process(compute, cohort))
+  assert sorted(capfd.readouterr().err.splitlines()) == sorted(
+    f"The worker {w} was lost: others do what it was doing." for w in before
+  )
+  client.wait_for_workers(2, _SECONDS)
+  assert not set(_pids(client).values()) & set(before.values())
+
+
+def test_a_part_that_every_worker_dies_of_is_one_sentence(
+  client, compute, keys, tmp_path, capfd, monkeypatch
+):
+  allowed = 1
+  monkeypatch.setattr(client.cluster.scheduler, "allowed_failures", allowed)
+  cohort = Cohort(tmp_path, 2)
+  running = _on(client, compute, cohort)
+  lost = []
+  for _ in range(allowed + 1):
+    cohort.wait_until_begun()
+    lost.append(_worker_of(client, keys[2]))
+    os.kill(_pids(client)[lost[-1]], signal.SIGKILL)
+  with pytest.raises(tff_algos.WorkerLostError) as error:
+    running.result(_SECONDS)
+  assert str(error.value).startswith("2 workers have died one after another of the same")
+  assert "\n" not in str(error.value)
+  assert [line.split()[2] for line in capfd.readouterr().err.splitlines()] == lost
+  client.wait_for_workers(2, _SECONDS)
+
+
+def test_what_a_hanging_worker_was_doing_is_done_elsewhere(
+  client, compute, keys, tmp_path, capfd
+):
+  cohort = Cohort(tmp_path, 0)
+  running = _on(client, compute, cohort)
+  cohort.wait_until_begun()
+  worker = _worker_of(client, keys[0])
+  pid = _pids(client)[worker]
+  cohort.let_go()
+  os.kill(pid, signal.SIGSTOP)
+  try:
+    found = running.result(_SECONDS)
+  finally:
+    with contextlib.suppress(ProcessLookupError):
+      os.kill(pid, signal.SIGKILL)
+  _assert_same(found, _in_process(compute, cohort))
+  err = capfd.readouterr().err
+  assert err == f"The worker {worker} was lost: others do what it was doing.\n"
+  client.wait_for_workers(2, _SECONDS)
+
+
+# --- Errors that another worker would meet too ------------------------------------------
+
+
+def test_a_file_that_workers_lack_is_told_once_with_client_and_path(
+  client, compute, keys, tmp_path, capfd
+):
+  client.wait_for_workers(2, _SECONDS)
+  before = _pids(client)
+  cohort = Cohort(tmp_path)
+  cohort.paths[4].unlink()
+  with pytest.raises(tff_algos.InputError) as error:
+    _on(client, compute, cohort).result(_SECONDS)
+  message = str(error.value)
+  assert message.startswith(f"Client 4 of the cohort ({cohort.paths[4]}) on the worker tls")
+  assert "finds no readable file" in message and "same path" in message
+  assert "\n" not in message
+  # Nobody died of it or has to be started again, and no part was given out twice.
+  assert len(set(keys)) == len(keys) == _CLIENTS
+  cohort.paths[4].write_text("12345")
+  _assert_same(
+    _on(client, compute, cohort).result(_SECONDS), _in_process(compute, cohort)
+  )
+  assert _pids(client) == before
+  assert capfd.readouterr() == ("", "")
+
+
+def test_a_computations_own_error_is_of_the_class_that_in_process_raises(
+  client, tmp_path, capfd
+):
+  @tff.tensorflow.computation(np.int32)
+  def checked(n):
+    with tf.control_dependencies([tf.debugging.assert_less(n, 3, message="too many")]):
+      return tf.identity(n)
+
+  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+  def compute(numbers):
+    return tff.federated_sum(tff.federated_map(checked, numbers))
+
+  before = _pids(client)
+  raised = []
+  for settings in (dict(name="in_process"), dict(name="dask", client=client)):
+    with pytest.raises(tf.errors.OpError) as error:
+      _start(compute, [0, 1, 7, 2], **settings).result(_SECONDS)
+    raised.append(error.value)
+  expected, found = raised
+  assert type(found) is type(expected) is tf.errors.InvalidArgumentError
+  assert "too many" in expected.message and "too many" in found.message
+  assert found.message.startswith("Client 2 of the cohort on the worker tls://127.0.0.1:")
+  assert _start(compute, [0, 1], name="dask", client=client).result(_SECONDS) == 1
+  assert _pids(client) == before
+  assert capfd.readouterr() == ("", "")
+
+
+# --- Several programs -------------------------------------------------------------------
+
+
+def test_two_runs_on_one_cluster_at_once(client, compute, tmp_path, capfd):
+  cohorts = []
+  for name in ("first", "second"):
+    (tmp_path / name).mkdir()
+    cohorts.append(Cohort(tmp_path / name, 0))
+  cohorts[1].values *= 0.1
+  with distributed.Client(client.cluster, set_as_default=False) as other:
+    running = [_on(c, compute, k) for c, k in zip((client, other), cohorts)]
+    for cohort in cohorts:  # Both wait now, each on a worker.
+      cohort.wait_until_begun()
+    for cohort in cohorts:
+      with contextlib.suppress(OSError):  # Who waits there goes on.
+        os.close(os.open(cohort._waiting, os.O_WRONLY | os.O_NONBLOCK))
+      cohort.let_go()
+    found = [future.result(_SECONDS) for future in running]
+  for cohort, result in zip(cohorts, found):
+    _assert_same(result, _in_process(compute, cohort))
+  assert capfd.readouterr() == ("", "")
