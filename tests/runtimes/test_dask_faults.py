@@ -5,9 +5,10 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import os
+import pathlib
 import signal
 import threading
-import time
+from typing import Optional
 
 import dask
 import distributed
@@ -37,12 +38,19 @@ def client():
 
 
 def _reading() -> tff.Computation:
-  """Sums vectors after each client has read its file, and gives each what it has sent."""
+  """Sums what clients make of a vector and their file, when they may; gives it back too."""
   vector = tff.TensorType(np.float32, [8])
 
   @tff.tensorflow.computation(np.str_, vector)
   def work(path, values):
     with tf.control_dependencies([tf.io.write_file(path + ".begun", "")]):
+      path = tf.identity(path)
+    waited = tf.while_loop(
+      lambda _: tf.equal(tf.size(tf.io.matching_files(path + ".go")), 0),
+      lambda n: [n + 1],
+      [tf.constant(0)],
+    )
+    with tf.control_dependencies(waited):
       read = tf.strings.length(tf.io.read_file(path))
     return values / 3.0 + tf.cast(read, tf.float32)
 
@@ -60,34 +68,36 @@ def compute() -> tff.Computation:
 
 
 class Cohort:
-  """The clients' files, one of which is not there to be read before `let_go`."""
+  """The clients' files and vectors; one client waits for `let_go` within its work."""
 
-  def __init__(self, folder, waiting: int | None = None):
+  def __init__(self, folder, waiting: Optional[int] = None):
+    folder.mkdir(exist_ok=True)
     self.paths = [folder / f"client_{i}" for i in range(_CLIENTS)]
     for path in self.paths:
       path.write_text("12345")
-    draw = np.random.default_rng(1)
+      _beside(path, "go").touch()
+    draw = np.random.default_rng(len(folder.name))
     self.values = draw.normal(size=(_CLIENTS, 8)).astype(np.float32)
-    self._waiting = None
+    self._waiting = self.paths[waiting or 0]
     if waiting is not None:
-      self._waiting = self.paths[waiting]
-      self._waiting.unlink()
-      os.mkfifo(self._waiting)
+      _beside(self._waiting, "go").unlink()
 
   def argument(self):
     return [(str(path), values) for path, values in zip(self.paths, self.values)]
 
   def wait_until_begun(self) -> None:
-    """Until a worker waits for the file, for the first time or again."""
-    begun = self._waiting.with_name(self._waiting.name + ".begun")
+    """Until a worker has the client wait, for the first time or again."""
+    begun = _beside(self._waiting, "begun")
     wait_for(begun.exists, _SECONDS)
     begun.unlink()
 
   def let_go(self) -> None:
-    """Whoever opens it from now on reads it at once."""
-    ready = self._waiting.with_name("ready")
-    ready.write_text("12345")
-    os.replace(ready, self._waiting)
+    """Whoever waits, now or from now on, goes on."""
+    _beside(self._waiting, "go").touch()
+
+
+def _beside(path: pathlib.Path, suffix: str) -> pathlib.Path:
+  return path.with_name(f"{path.name}.{suffix}")
 
 
 @pytest.fixture
@@ -154,8 +164,8 @@ def test_a_worker_killed_in_a_round_leaves_the_result_as_it_is(
   running = _on(client, compute, cohort)
   cohort.wait_until_begun()
   worker = _worker_of(client, keys[waiting])
-  cohort.let_go()
   os.kill(_pids(client)[worker], signal.SIGKILL)
+  cohort.let_go()
   found = running.result(_SECONDS)
   _assert_same(found, _in_process(compute, cohort))
   out, err = capfd.readouterr()
@@ -171,9 +181,9 @@ def test_all_workers_killed_at_once_are_started_again(
   running = _on(client, compute, cohort)
   cohort.wait_until_begun()
   before = _pids(client)
-  cohort.let_go()
   for pid in before.values():
     os.kill(pid, signal.SIGKILL)
+  cohort.let_go()
   _assert_same(running.result(_SECONDS), _in_process(compute, cohort))
   assert sorted(capfd.readouterr().err.splitlines()) == sorted(
     f"The worker {w} was lost: others do what it was doing." for w in before
@@ -210,8 +220,8 @@ def test_what_a_hanging_worker_was_doing_is_done_elsewhere(
   cohort.wait_until_begun()
   worker = _worker_of(client, keys[0])
   pid = _pids(client)[worker]
-  cohort.let_go()
   os.kill(pid, signal.SIGSTOP)
+  cohort.let_go()
   try:
     found = running.result(_SECONDS)
   finally:
@@ -280,18 +290,12 @@ def test_a_computations_own_error_is_of_the_class_that_in_process_raises(
 
 
 def test_two_runs_on_one_cluster_at_once(client, compute, tmp_path, capfd):
-  cohorts = []
-  for name in ("first", "second"):
-    (tmp_path / name).mkdir()
-    cohorts.append(Cohort(tmp_path / name, 0))
-  cohorts[1].values *= 0.1
+  cohorts = [Cohort(tmp_path / name, 0) for name in ("one", "another")]
   with distributed.Client(client.cluster, set_as_default=False) as other:
     running = [_on(c, compute, k) for c, k in zip((client, other), cohorts)]
-    for cohort in cohorts:  # Both wait now, each on a worker.
+    for cohort in cohorts:  # Both are in the midst of their round now.
       cohort.wait_until_begun()
     for cohort in cohorts:
-      with contextlib.suppress(OSError):  # Who waits there goes on.
-        os.close(os.open(cohort._waiting, os.O_WRONLY | os.O_NONBLOCK))
       cohort.let_go()
     found = [future.result(_SECONDS) for future in running]
   for cohort, result in zip(cohorts, found):

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Optional
 
+import dask
 import distributed
 import tensorflow as tf
 from distributed.security import Security
@@ -137,6 +138,9 @@ def start(
     "dashboard": False,
   }
   stack.enter_context(_silent())
+  # Else a worker that is killed, or is slow to start again, is given up for good where
+  # none has come in its place 15 seconds after the last one's death.
+  stack.enter_context(dask.config.set({"distributed.deploy.lost-worker-timeout": "1d"}))
   scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="tff_algos_"))
   workers = {
     i: {
