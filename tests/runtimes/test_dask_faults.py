@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import json
 import os
 import pathlib
 import signal
+import subprocess
+import sys
 import threading
 from typing import Optional
 
@@ -16,7 +19,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
-from programs import wait_for
+from programs import processes_of, wait_for
+from training import SMALL, at_round, metrics, place, without_seconds
 
 import tff_algos
 from tff_algos.runtimes import dask_cluster, dask_context
@@ -38,7 +42,7 @@ def client():
 
 
 def _reading() -> tff.Computation:
-  """Sums what clients make of a vector and their file, when they may; gives it back too."""
+  """Sums what clients make of a vector and their file, and gives it back too."""
   vector = tff.TensorType(np.float32, [8])
 
   @tff.tensorflow.computation(np.str_, vector)
@@ -174,9 +178,7 @@ def test_a_worker_killed_in_a_round_leaves_the_result_as_it_is(
   client.wait_for_workers(2, _SECONDS)
 
 
-def test_all_workers_killed_at_once_are_started_again(
-  client, compute, tmp_path, capfd
-):
+def test_all_workers_killed_at_once_are_started_again(client, compute, tmp_path, capfd):
   cohort = Cohort(tmp_path, 1)
   running = _on(client, compute, cohort)
   cohort.wait_until_begun()
@@ -246,8 +248,10 @@ def test_a_file_that_workers_lack_is_told_once_with_client_and_path(
   with pytest.raises(tff_algos.InputError) as error:
     _on(client, compute, cohort).result(_SECONDS)
   message = str(error.value)
-  assert message.startswith(f"Client 4 of the cohort ({cohort.paths[4]}) on the worker tls")
-  assert "finds no readable file" in message and "same path" in message
+  assert message.startswith(
+    f"Client 4 of the cohort ({cohort.paths[4]}) on the worker tls"
+  )
+  assert f"no readable file: {cohort.paths[4]}; No such file or directory." in message
   assert "\n" not in message
   # Nobody died of it or has to be started again, and no part was given out twice.
   assert len(set(keys)) == len(keys) == _CLIENTS
@@ -301,3 +305,111 @@ def test_two_runs_on_one_cluster_at_once(client, compute, tmp_path, capfd):
   for cohort, result in zip(cohorts, found):
     _assert_same(result, _in_process(compute, cohort))
   assert capfd.readouterr() == ("", "")
+
+
+# --- Schedulers that are lost -----------------------------------------------------------
+
+
+class Cluster:
+  """A scheduler and a worker by their own programs, without TLS on 127.0.0.1."""
+
+  def __init__(self, folder, stack: contextlib.ExitStack):
+    self._log, self._stack = folder / "log", stack
+    about = folder / "scheduler.json"
+    here = ("--host=127.0.0.1", "--no-dashboard")
+    self.scheduler = self._start(
+      *("scheduler", *here, "--port=0", "--dashboard-address=127.0.0.1:0"),
+      f"--scheduler-file={about}",
+    )
+    wait_for(lambda: about.exists() and about.read_text(), _SECONDS)
+    self.address = json.loads(about.read_text())["address"]
+    self._start("worker", self.address, *here, "--nthreads=1", "--no-nanny")
+
+  def _start(self, *words: str) -> int:
+    with open(self._log, "a") as log:
+      process = subprocess.Popen(
+        [sys.executable, "-m", "dask", *words], stdout=log, stderr=log
+      )
+    self._stack.callback(process.wait)
+    self._stack.callback(process.kill)
+    return process.pid
+
+
+@pytest.fixture
+def cluster(tmp_path):
+  with contextlib.ExitStack() as stack:
+    yield Cluster(tmp_path, stack)
+
+
+def test_a_scheduler_killed_in_a_round_is_one_sentence(cluster, compute, tmp_path, capfd):
+  cohort = Cohort(tmp_path / "clients", 1)
+  running = _start(compute, cohort.argument(), name="dask", scheduler=cluster.address)
+  cohort.wait_until_begun()
+  os.kill(cluster.scheduler, signal.SIGKILL)
+  cohort.let_go()
+  with pytest.raises(tff_algos.WorkerLostError) as error:
+    running.result(_SECONDS)
+  assert str(error.value) == "The Dask scheduler is gone, or no longer reached."
+  assert capfd.readouterr() == ("", "")
+
+
+# --- Runs of train.py -------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def unbroken(fork_program, tmp_path_factory) -> list[dict[str, str]]:
+  """The rounds of a run in_process."""
+  folder = tmp_path_factory.mktemp("unbroken")
+  run_dir, where = place(folder)
+  done = fork_program("train.py", *SMALL, *where, "--rounds=4", cwd=folder)
+  assert (done.status, done.err) == (0, ""), done
+  return without_seconds(metrics(run_dir))
+
+
+def test_a_run_whose_scheduler_is_killed_goes_on_elsewhere(
+  cluster, fork_program, unbroken, tmp_path
+):
+  run_dir, where = place(tmp_path)
+  flags = [*SMALL, *where, "--rounds=4", "--checkpoint_every=1"]
+  killing = at_round(2, f"os.kill({cluster.scheduler}, signal.SIGKILL)")
+  there = ("--runtime=dask", f"--scheduler={cluster.address}")
+  done = fork_program("train.py", *flags, *there, cwd=tmp_path, before=killing)
+  assert done.err == "The Dask scheduler is gone, or no longer reached.\n"
+  assert done.status == 1
+  assert len(metrics(run_dir)) == 2
+  done = fork_program("train.py", *flags, "--resume", cwd=tmp_path)
+  assert (done.status, done.err) == (0, ""), done
+  assert without_seconds(metrics(run_dir)) == unbroken
+
+
+def _in_session(folder: pathlib.Path, number: int, code: str) -> str:
+  """As `at_round`; and a file says the session's id."""
+  path = str(folder / "session")
+  told = f"import os\nopen({path!r}, 'w').write(str(os.getsid(0)))\n"
+  return told + at_round(number, code)
+
+
+def _left_of(folder: pathlib.Path) -> dict[int, str]:
+  return processes_of(int((folder / "session").read_text()))
+
+
+def test_ctrl_c_ends_the_round_and_leaves_no_process(fork_program, unbroken, tmp_path):
+  run_dir, where = place(tmp_path)
+  # A terminal tells the workers too.
+  ctrl_c = _in_session(tmp_path, 2, "os.killpg(0, signal.SIGINT)")
+  flags = (*SMALL, *where, "--rounds=5000", "--runtime=dask", "--workers=2")
+  done = fork_program("train.py", *flags, cwd=tmp_path, before=ctrl_c)
+  assert done.err == "\nstopping after this round; once more to stop now and lose it\n"
+  assert done.status == 75
+  assert without_seconds(metrics(run_dir)) == unbroken[:3]
+  # Python's own helper ends when it finds that the program has.
+  wait_for(lambda: not _left_of(tmp_path), 5)
+
+
+def test_workers_of_a_killed_program_end(fork_program, tmp_path):
+  _, where = place(tmp_path)
+  killing = _in_session(tmp_path, 1, "os.kill(os.getpid(), signal.SIGKILL)")
+  flags = (*SMALL, *where, "--rounds=5000", "--runtime=dask", "--workers=1")
+  done = fork_program("train.py", *flags, cwd=tmp_path, before=killing)
+  assert done.status == -signal.SIGKILL
+  wait_for(lambda: not _left_of(tmp_path), 15)

@@ -79,8 +79,15 @@ def check_client(client: distributed.Client) -> None:
     check_address(address)
 
 
-def connect(address: str, tls: Optional[TlsFiles]) -> distributed.Client:
+def connect(
+  stack: contextlib.ExitStack, address: str, tls: Optional[TlsFiles]
+) -> distributed.Client:
   """A client of a scheduler that runs.
+
+  Args:
+    stack: Takes the client, to close it.
+    address: The scheduler's.
+    tls: What is shown there; None: what Dask's configuration says.
 
   Raises:
     WorkerLostError: No scheduler answers, or one side refuses the other's certificate.
@@ -93,9 +100,12 @@ def connect(address: str, tls: Optional[TlsFiles]) -> distributed.Client:
       tls_client_key=tls.key,
       require_encryption=True,
     )
+  stack.enter_context(_silent())
   try:
-    return distributed.Client(
-      address, security=security, timeout=_CONNECT_SECONDS, set_as_default=False
+    return stack.enter_context(
+      distributed.Client(
+        address, security=security, timeout=_CONNECT_SECONDS, set_as_default=False
+      )
     )
   except (OSError, ValueError) as error:
     raise WorkerLostError(

@@ -13,6 +13,7 @@ import collections
 import concurrent.futures
 import contextlib
 import itertools
+import re
 import sys
 import threading
 import time
@@ -344,9 +345,11 @@ def _error_of(failed: Failed) -> Exception:
   who = "A client" if failed.client is None else f"Client {failed.client} of the cohort"
   given = f" ({', '.join(failed.given)})" if failed.given else ""
   where = f"{who}{given} on the worker {failed.worker}"
-  if failed.kind in _UNREADABLE:
+  # TensorFlow's line for a file, among others: "/path; No such file or directory".
+  unreadable = re.search(r"^\S.*; \S.*$", failed.message, re.MULTILINE)
+  if failed.kind in _UNREADABLE and unreadable:
     return InputError(
-      f"{where} finds no readable file: {failed.message}. Every worker must read client "
+      f"{where} finds no readable file: {unreadable[0]}. Every worker must read client "
       "files at the same path: use a shared --cache_dir, or copy it to all machines."
     )
   message = f"{where}: {failed.message}"

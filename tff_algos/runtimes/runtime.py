@@ -287,7 +287,7 @@ def _start_dask(
 
   with contextlib.ExitStack() as stack:
     if scheduler is not None:
-      client = stack.enter_context(dask_cluster.connect(scheduler, tls))
+      client = dask_cluster.connect(stack, scheduler, tls)
     elif client is None:
       client = dask_cluster.start(stack, workers)
     context = dask_context.DaskContext(client, clients_per_part)
