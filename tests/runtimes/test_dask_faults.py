@@ -377,7 +377,8 @@ def test_a_run_whose_scheduler_is_killed_goes_on_elsewhere(
   assert done.err == "The Dask scheduler is gone, or no longer reached.\n"
   assert done.status == 1
   assert len(metrics(run_dir)) == 2
-  done = fork_program("train.py", *flags, "--resume", cwd=tmp_path)
+  here = ("--runtime=in_process", "--resume")
+  done = fork_program("train.py", *flags, *here, cwd=tmp_path)
   assert (done.status, done.err) == (0, ""), done
   assert without_seconds(metrics(run_dir)) == unbroken
 

@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import tempfile
+import threading
 from collections.abc import Iterator
 from typing import Optional
 
@@ -188,16 +189,33 @@ def start(
     ) from error
 
 
+# Those of Dask whose levels its configuration sets; the others have the first one's.
+_LOGGERS = ("distributed", "distributed.client")
+_SILENCING = threading.Lock()
+# The levels before, while any runtime is open.
+_levels: list[int] = []
+_num_open = 0
+
+
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
   """Without the log of what a cluster does all the time; what matters has our words."""
-  logger = logging.getLogger("distributed")
-  before = logger.level
-  logger.setLevel(logging.CRITICAL)
+  global _num_open
+  loggers = [logging.getLogger(name) for name in _LOGGERS]
+  with _SILENCING:
+    _num_open += 1
+    if _num_open == 1:
+      _levels[:] = [logger.level for logger in loggers]
+      for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
   try:
     yield
   finally:
-    logger.setLevel(before)
+    with _SILENCING:
+      _num_open -= 1
+      if not _num_open:
+        for logger, level in zip(loggers, _levels):
+          logger.setLevel(level)
 
 
 def worker_environment(index: int, num_gpus: int) -> dict[str, str]:
