@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import distributed
 import psutil
@@ -126,7 +127,7 @@ def scheduler(certificates):
     host="127.0.0.1",
     protocol="tls://",
     security=_security(_files(certificates)),
-    dashboard_address=None,
+    dashboard_address="127.0.0.1:0",
     silence_logs=60,
   ) as cluster:
     yield cluster.scheduler_address
@@ -166,7 +167,7 @@ def test_an_impostors_scheduler_is_refused(certificates, monkeypatch):
       host="127.0.0.1",
       protocol="tls://",
       security=_security(_files(certificates, "foreign", "other_ca")),
-      dashboard_address=None,
+      dashboard_address="127.0.0.1:0",
       silence_logs=60,
     ) as impostor,
     pytest.raises(tff_algos.WorkerLostError, match="certificate"),
@@ -184,6 +185,29 @@ def _workers(scheduler, certificates) -> int:
     return len(client.nthreads())
 
 
+def _join(address: str, **settings) -> int:
+  """The scheduler's number of workers while one more tries to join."""
+
+  async def join():
+    async with distributed.Worker(
+      address,
+      nthreads=1,
+      host="127.0.0.1",
+      dashboard_address="127.0.0.1:0",
+      death_timeout=2,
+      **settings,
+    ) as worker:
+      return len((await worker.scheduler.identity())["workers"])
+
+  return asyncio.run(join())
+
+
+def test_a_worker_with_a_certificate_of_the_authority_joins(scheduler, certificates):
+  before = _workers(scheduler, certificates)
+  security = _security(_files(certificates))
+  assert _join(scheduler, security=security) == before + 1
+
+
 @pytest.mark.parametrize(
   "files",
   [("foreign", "other_ca"), ("foreign", "ca"), None],
@@ -194,15 +218,8 @@ def test_a_worker_of_another_authority_does_not_join(scheduler, certificates, fi
   settings, address = {}, scheduler.replace("tls://", "tcp://")
   if files is not None:
     settings, address = dict(security=_security(_files(certificates, *files))), scheduler
-
-  async def join():
-    async with distributed.Worker(
-      address, nthreads=1, host="127.0.0.1", death_timeout=2, **settings
-    ):
-      pass
-
   with pytest.raises((OSError, TimeoutError, asyncio.TimeoutError)):
-    asyncio.run(join())
+    _join(address, **settings)
   assert _workers(scheduler, certificates) == before
 
 
@@ -246,13 +263,6 @@ def _assert_asks_for_certificate(address: str) -> None:
 # --- The cluster on this machine --------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def here():
-  """A client of two worker processes here."""
-  with contextlib.ExitStack() as stack:
-    yield dask_cluster.start(stack, 2)
-
-
 def _listening() -> set[tuple[str, int]]:
   """Where this process and its children listen."""
   us = psutil.Process()
@@ -264,29 +274,42 @@ def _listening() -> set[tuple[str, int]]:
   }
 
 
-def test_nothing_but_tls_with_certificates_listens_and_only_here(scheduler, here):
-  # A nanny and a worker for each of two, and a scheduler; those of the other fixture.
-  found = _listening()
-  assert len(found) >= 5
-  assert {host for host, _ in found} == {"127.0.0.1"}
-  for host, port in found:
+class Here(NamedTuple):
+  """A cluster of two worker processes here, and where they and this process listen."""
+
+  client: distributed.Client
+  sockets: set[tuple[str, int]]
+
+
+@pytest.fixture(scope="module")
+def here():
+  before = _listening()
+  with contextlib.ExitStack() as stack:
+    client = dask_cluster.start(stack, 2)
+    yield Here(client, _listening() - before)
+
+
+def test_nothing_but_tls_with_certificates_listens_and_only_here(here):
+  assert len(here.sockets) == 5  # A scheduler, and a nanny and a worker for each of two.
+  assert {host for host, _ in here.sockets} == {"127.0.0.1"}
+  for host, port in here.sockets:
     assert _answer(f"tls://{host}:{port}", b"GET / HTTP/1.0\r\n\r\n")[:4] != b"HTTP"
     _assert_asks_for_certificate(f"tls://{host}:{port}")
 
 
 def test_another_program_of_this_machine_is_refused(here, certificates, monkeypatch):
   monkeypatch.setattr(dask_cluster, "_CONNECT_SECONDS", 2)
-  address = here.scheduler.address
+  address = here.client.scheduler.address
   for given in (address, address.replace("tls://", "tcp://")):
     tls = _files(certificates) if given.startswith("tls") else None
     with pytest.raises(tff_algos.WorkerLostError):
       tff_algos.create_runtime("dask", scheduler=given, tls=tls)
-  assert len(here.nthreads()) == 2
+  assert len(here.client.nthreads()) == 2
 
 
 def test_its_key_is_on_no_disk(here):
   """Dask keeps temporary certificates as text, which is not to be written anywhere."""
-  security = here.cluster.security
+  security = here.client.cluster.security
   for role in ("scheduler", "worker", "client"):
     assert security.get_tls_config_for_role(role)["key"].startswith("-----BEGIN")
 
