@@ -119,19 +119,28 @@ def keys(monkeypatch) -> list[str]:
   return found
 
 
-def _start(function, *arguments, **settings) -> concurrent.futures.Future:
-  """Runs a computation on a runtime in a thread, which no failure has us wait for."""
+def _in_thread(function) -> concurrent.futures.Future:
+  """Calls it in a thread, which no failure has us wait for."""
   future: concurrent.futures.Future = concurrent.futures.Future()
 
   def run():
     try:
-      with tff_algos.create_runtime(**settings, clients_per_part=1):
-        future.set_result(function(*arguments))
+      future.set_result(function())
     except BaseException as error:
       future.set_exception(error)
 
   threading.Thread(target=run, daemon=True).start()
   return future
+
+
+def _start(compute, argument, **settings) -> concurrent.futures.Future:
+  """Runs a computation on a runtime, in a thread."""
+
+  def run():
+    with tff_algos.create_runtime(**settings, clients_per_part=1):
+      return compute(argument)
+
+  return _in_thread(run)
 
 
 def _on(client, compute, cohort) -> concurrent.futures.Future:
@@ -341,15 +350,27 @@ def cluster(tmp_path):
     yield Cluster(tmp_path, stack)
 
 
-def test_a_scheduler_killed_in_a_round_is_one_sentence(cluster, compute, tmp_path, capfd):
+def test_a_scheduler_killed_in_a_round_is_one_sentence(
+  cluster, compute, tmp_path, capfd, monkeypatch
+):
+  monkeypatch.setattr(dask_cluster, "_CONNECT_SECONDS", 5)
+  gone = "The Dask scheduler is gone, or no longer reached."
   cohort = Cohort(tmp_path / "clients", 1)
-  running = _start(compute, cohort.argument(), name="dask", scheduler=cluster.address)
-  cohort.wait_until_begun()
-  os.kill(cluster.scheduler, signal.SIGKILL)
-  cohort.let_go()
-  with pytest.raises(tff_algos.WorkerLostError) as error:
-    running.result(_SECONDS)
-  assert str(error.value) == "The Dask scheduler is gone, or no longer reached."
+  with tff_algos.create_runtime(
+    "dask", scheduler=cluster.address, clients_per_part=1
+  ) as runtime:
+    running = _in_thread(lambda: compute(cohort.argument()))
+    cohort.wait_until_begun()
+    os.kill(cluster.scheduler, signal.SIGKILL)
+    cohort.let_go()
+    with pytest.raises(tff_algos.WorkerLostError) as error:
+      running.result(_SECONDS)
+    assert str(error.value) == gone
+    # As after a long evaluation, by whose end Dask has given up.
+    wait_for(lambda: runtime.context._client.status == "closed", _SECONDS)
+    with pytest.raises(tff_algos.WorkerLostError) as error:
+      compute(cohort.argument())
+    assert str(error.value) == gone
   assert capfd.readouterr() == ("", "")
 
 
