@@ -316,6 +316,21 @@ def test_two_runs_on_one_cluster_at_once(client, compute, tmp_path, capfd):
   assert capfd.readouterr() == ("", "")
 
 
+def test_a_script_that_workers_cannot_import_is_told_so(tmp_path):
+  script = tmp_path / "script.py"
+  script.write_text(
+    "import contextlib\n"
+    "from tff_algos.runtimes import dask_cluster\n"
+    "with contextlib.ExitStack() as stack:\n"
+    "  dask_cluster.start(stack, 1)\n"
+  )
+  done = subprocess.run(
+    [sys.executable, str(script)], capture_output=True, text=True, timeout=_SECONDS
+  )
+  assert done.returncode == 1
+  assert 'under `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
+
+
 # --- Schedulers that are lost -----------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import logging
+import multiprocessing
 import os
 import re
 import tempfile
@@ -23,6 +24,10 @@ from tff_algos.runtimes.tls_files import TlsFiles
 
 _NAME = "tff_algos"
 _CONNECT_SECONDS = 20
+_GUARD = (
+  "A script that starts workers on its own machine does so under `if __name__ == "
+  '"__main__":`, as they import it.'
+)
 _HOW_TO = "docs/several_machines.md has the four commands that make them"
 
 
@@ -139,6 +144,9 @@ def start(
   Raises:
     WorkerLostError: They do not start.
   """
+  # A worker that imports the program which has started it.
+  if multiprocessing.current_process().name.startswith("Dask Worker process"):
+    raise WorkerLostError(_GUARD)
   gpus = len(tf.config.list_physical_devices("GPU"))
   if num_workers is None:
     num_workers = gpus or len(os.sched_getaffinity(0))
@@ -185,7 +193,7 @@ def start(
     )
   except (OSError, RuntimeError) as error:
     raise WorkerLostError(
-      f"The processes of the dask runtime do not start: {_in_short(error)}."
+      f"The processes of the dask runtime do not start: {_in_short(error)}. {_GUARD}"
     ) from error
 
 
