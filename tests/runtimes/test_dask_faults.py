@@ -430,12 +430,15 @@ def _left_of(folder: pathlib.Path) -> dict[int, str]:
   return processes_of(int((folder / "session").read_text()))
 
 
-def test_ctrl_c_ends_the_round_and_leaves_no_process(fork_program, unbroken, tmp_path):
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_signal_ends_the_round_and_leaves_no_process(
+  fork_program, unbroken, tmp_path, name
+):
   run_dir, where = place(tmp_path)
-  # A terminal tells the workers too.
-  ctrl_c = _in_session(tmp_path, 2, "os.killpg(0, signal.SIGINT)")
+  # A terminal and `timeout` tell the workers too.
+  told = _in_session(tmp_path, 2, f"os.killpg(0, signal.{name})")
   flags = (*SMALL, *where, "--rounds=5000", "--runtime=dask", "--workers=2")
-  done = fork_program("train.py", *flags, cwd=tmp_path, before=ctrl_c)
+  done = fork_program("train.py", *flags, cwd=tmp_path, before=told)
   assert done.err == "\nstopping after this round; once more to stop now and lose it\n"
   assert done.status == 75
   assert without_seconds(metrics(run_dir)) == unbroken[:3]
