@@ -31,7 +31,9 @@ pytestmark = pytest.mark.packaging
 def test_jobs_are_the_workers_that_the_page_makes(uv, pypi, certificates, tmp_path):
   page = (_ROOT / "docs/several_machines.md").read_text()
   [code] = re.findall(r"```python no-run: it needs Slurm\n(.*?)```", page, re.DOTALL)
-  code = code.replace("dask_jobqueue import SLURMCluster", "dask_jobqueue.local import LocalCluster")
+  code = code.replace(
+    "dask_jobqueue import SLURMCluster", "dask_jobqueue.local import LocalCluster"
+  )
   code = code.replace("SLURMCluster", "LocalCluster").replace("/shared/home", ".")
   code = re.sub(r'"(\w+\.(?:pem|key))"', rf'"{certificates}/\1"', code)
   code = code.replace("maximum=50", "maximum=3")
