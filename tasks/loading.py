@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from typing import TYPE_CHECKING, Optional
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from tasks.task import LoadedTask, Task
 from tff_algos import durable_files, partitions
-from tff_algos.errors import InputError
+from tff_algos.errors import DamagedError, InputError
 
 if TYPE_CHECKING:
   from tasks.datasets.dataset import Dataset
@@ -123,7 +124,13 @@ def _put_on_disk(
   name = client_data.fingerprint(*parts)
   folder = os.path.join(cache_dir, "clients", f"{task.name.replace(':', '_')}-{name}")
   if os.path.isdir(folder):
-    return client_data.ClientDirectory(folder)
+    try:
+      found = client_data.ClientDirectory(folder)
+      found.check_files(spec)
+      return found
+    except (DamagedError, FileNotFoundError) as error:
+      print(f"{error} The clients are written anew.", file=sys.stderr)
+      shutil.rmtree(folder)
   clients = partitions.client_examples(split, data.train_x, data.train_y)
   os.makedirs(os.path.dirname(folder), exist_ok=True)
   # Under another name first: a start cut short, or two at once, must not be half found.

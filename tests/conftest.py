@@ -30,6 +30,18 @@ sys.dont_write_bytecode = False
 _INDEX = "https://pypi.org/simple/tensorflow-federated/"
 
 
+# Files of a few tests that take ten seconds and more. Those of many tests begin first, so
+# that without this one process would wait for the other in the end.
+_LONG = (
+  "tests/packaging/test_wheel.py",
+  "tests/experiments/forgetting/test_meter.py",
+  "tests/examples/test_federated_program.py",
+  "tests/binaries/test_export.py",
+  "tests/templates/test_saving.py",
+  "tests/packaging/test_tensorboard.py",
+)
+
+
 class _Scheduling(LoadFileScheduling):
   """A file's tests go to one process; those of conformance by algorithm.
 
@@ -50,6 +62,12 @@ class _Scheduling(LoadFileScheduling):
       if bracket:
         return shared + re.split(r"[-\]]", parameters)[0]
     return super()._split_scope(nodeid)
+
+  def schedule(self) -> None:
+    super().schedule()
+    for scope in _LONG:
+      if scope in self.workqueue:
+        self.workqueue.move_to_end(scope, last=False)
 
 
 def pytest_collection_finish() -> None:

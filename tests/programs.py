@@ -26,6 +26,7 @@ _SERVER = """
   sys.path[:1] = [root]
   from tff_algos import preflight
   preflight.quiet([])
+  import matplotlib.backends.backend_agg, matplotlib.figure, matplotlib.layout_engine
   import tensorflow_datasets
   from experiments import importing, runner, splits
   from experiments.attacks import inversion
@@ -37,6 +38,14 @@ _SERVER = """
 
   # The source may be edited while tests run, of which a run that goes on would warn.
   provenance.git_commit = lambda: "0123abc"
+
+  # Pictures are looked at in the tests of what draws them; here they are small and plain,
+  # as drawing them well takes a tenth of a short run.
+  save = matplotlib.figure.Figure.savefig
+  matplotlib.figure.Figure.savefig = lambda *args, **options: save(
+    *args, **{**options, "dpi": 20}
+  )
+  matplotlib.layout_engine.ConstrainedLayoutEngine.execute = lambda *args: None
 
   def run(request):
     os.setsid()  # What it sends to its process group is for itself.

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
 from tff_algos import client_data
-from tff_algos.errors import InputError
+from tff_algos.errors import DamagedError, InputError
 from tff_algos.models.functional import ExampleSpec
 
 _DTYPES = (np.uint8, np.float32, np.int32)
@@ -299,6 +299,23 @@ def test_arrays_that_do_not_fit_are_refused_before_anything_is_written(
   with pytest.raises(ValueError, match=match):
     client_data.write_clients(str(folder), clients, _SPEC)
   assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+  "content",
+  [
+    "",
+    "[]",
+    '{"ids": ["a"]}',
+    '{"ids": ["a", "b"], "num_examples": [1]}',
+    '{"ids": ["a", "a"], "num_examples": [1, 2]}',
+    '{"ids": ["a"], "num_examples": ["many"]}',
+  ],
+)
+def test_list_of_clients_that_is_none_is_refused(tmp_path, content):
+  (tmp_path / "clients.json").write_text(content)
+  with pytest.raises(DamagedError, match=r"clients\.json.*write the clients again"):
+    client_data.ClientDirectory(str(tmp_path))
 
 
 def test_no_clients_are_refused(tmp_path):

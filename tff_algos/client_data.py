@@ -21,7 +21,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tff_algos import durable_files
-from tff_algos.errors import InputError
+from tff_algos.errors import DamagedError, InputError
 from tff_algos.models.functional import ExampleSpec
 
 _MANIFEST = "clients.json"
@@ -110,6 +110,7 @@ class ClientDirectory:
 
     Raises:
       FileNotFoundError: The folder holds no client data.
+      DamagedError: Its list of clients is not what was written.
     """
     manifest = os.path.join(folder, _MANIFEST)
     if not tf.io.gfile.exists(manifest):
@@ -117,13 +118,23 @@ class ClientDirectory:
         f"No client data in {folder}: there is no {_MANIFEST}; write them with "
         "tff_algos.write_clients."
       )
-    with tf.io.gfile.GFile(manifest) as f:
-      content = json.load(f)
     self.folder = folder
-    self.ids: tuple[str, ...] = tuple(content["ids"])
-    self.num_examples = np.asarray(content["num_examples"], np.int64)
-    self._extreme_labels = content.get("extreme_labels", ())
+    try:
+      with tf.io.gfile.GFile(manifest) as f:
+        content = json.load(f)
+      self.ids: tuple[str, ...] = tuple(content["ids"])
+      self.num_examples = np.asarray(content["num_examples"], np.int64)
+      self._extreme_labels = content.get("extreme_labels", ())
+    except (ValueError, KeyError, TypeError) as error:
+      raise DamagedError(
+        f"{manifest} does not hold what write_clients wrote: write the clients again."
+      ) from error
     self._places = {client: i for i, client in enumerate(self.ids)}
+    if len(self._places) < len(self.ids) or self.num_examples.shape != (len(self.ids),):
+      raise DamagedError(
+        f"{manifest} names a client twice, or has not one number of examples for each: "
+        "write the clients again."
+      )
 
   def __len__(self) -> int:
     return len(self.ids)
@@ -144,6 +155,22 @@ class ClientDirectory:
     manifest = os.path.join(self.folder, _MANIFEST)
     tf.io.gfile.copy(manifest, os.path.join(folder, _MANIFEST))
     return ClientDirectory(folder)
+
+  def check_files(self, spec: ExampleSpec) -> None:
+    """Looks whether each client's file is as long as its examples are, on a local disk.
+
+    Raises:
+      DamagedError: One is not, or is not there, as after a power cut.
+    """
+    of_one = _bytes_of(spec.x) + _bytes_of(spec.y)
+    for place, count in enumerate(self.num_examples):
+      path = os.path.join(self.folder, _file_name(place))
+      size = os.path.getsize(path) if os.path.isfile(path) else None
+      if size != _HEADER_BYTES + count * of_one:
+        raise DamagedError(
+          f"{path}, of client {self.ids[place]!r}, is damaged: it has {size} bytes for "
+          f"{count} examples of {of_one}."
+        )
 
   def path(self, client: str) -> str:
     """The client's data file.

@@ -11,6 +11,10 @@ class InputError(ValueError):
   """What the caller gave cannot be used; one sentence: what, where, and what to do."""
 
 
+class DamagedError(InputError):
+  """A file does not hold what was written to it."""
+
+
 class InputWarning(UserWarning):
   """What the caller gave can be used, but hardly does what is meant; one sentence."""
 

@@ -43,7 +43,7 @@ def check(dataset: Dataset) -> Dataset:
 
   Raises:
     InputError: a split is empty, examples and labels differ in number, a shape or
-      dtype is wrong, a label lies outside its range, a sequence has no label, or the
+      dtype is wrong, an input is not finite, a label lies outside its range, a sequence has no label, or the
       groups are not as promised.
   """
   for split in ("train", "test"):
@@ -60,6 +60,8 @@ def check(dataset: Dataset) -> Dataset:
       raise InputError(
         f"{split}_x has dtype {x.dtype}: it must be uint8, float32 or int32."
       )
+    if x.dtype == np.float32:
+      _check_finite(x, split)
     if y.dtype != np.int32 or y.ndim not in (1, 2):
       raise InputError(
         f"{split}_y has dtype {y.dtype} and shape {y.shape}: it must be int32 with "
@@ -89,6 +91,18 @@ def check(dataset: Dataset) -> Dataset:
   if dataset.train_groups is not None:
     _check_groups(dataset.train_groups, len(train))
   return dataset
+
+
+def _check_finite(x: np.ndarray, split: str) -> None:
+  # Of the sums, for one pass and no array of the size of all data: a sum of finite
+  # numbers may overflow too, so those examples are looked at closely.
+  suspects = np.flatnonzero(~np.isfinite(x.sum(axis=tuple(range(1, x.ndim)))))
+  bad = [i for i in suspects if not np.isfinite(x[i]).all()]
+  if bad:
+    raise InputError(
+      f"{split}_x has NaN or infinite numbers in {len(bad):,} of {len(x):,} examples, "
+      f"number {bad[0]} the first: leave these out, or give them other values."
+    )
 
 
 def _check_groups(groups: np.ndarray, num_examples: int) -> None:

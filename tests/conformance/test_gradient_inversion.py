@@ -40,7 +40,7 @@ def upload_of(in_process):
       row = registry.get(name)
       cls = row.hparams_class
       given = dict(epochs=1, batch_size=1, learning_rate=_RATE, noise_multiplier=0.0)
-      given.update(clip_norm=0.3, pseudo_step=0.01)
+      given.update(clip_norm=0.3, pseudo_step=0.01, pseudo_steps=2)
       hparams = cls(**{k: v for k, v in given.items() if hasattr(cls, k)})
       process = row.build(model, hparams, num_clients=4, num_examples=10)
       state, client_state = process.initialize(), process.initialize_client()

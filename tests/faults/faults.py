@@ -428,16 +428,71 @@ FAULTS = (
   Fault(
     "checkpoints: a changed client is not saved again",
     f"{_SIMULATION}client_state_store.py",
-    "self._saved.pop(place, None)",
-    "pass",
+    "      self._changed.add(place)",
+    "      self._changed = set() or {place}",
     ("tests/simulation/test_client_state_store.py",),
   ),
   Fault(
     "checkpoints: the oldest is read",
     f"{_SIMULATION}checkpoints.py",
-    "max(filter(_NAME.match, names), default=None)",
-    "min(filter(_NAME.match, names), default=None)",
+    "sorted(filter(_NAME.match, names), reverse=True)",
+    "sorted(filter(_NAME.match, names))",
     ("tests/simulation/test_checkpoints.py",),
+  ),
+  Fault(
+    "checkpoints: damage is not looked for",
+    f"{_SIMULATION}checkpoints.py",
+    "if digests is not None and",
+    "if False and digests is not None and",
+    ("tests/simulation/test_checkpoints.py",),
+  ),
+  Fault(
+    "checkpoints: only the last is kept",
+    f"{_SIMULATION}checkpoints.py",
+    "_KEPT = 2",
+    "_KEPT = 1",
+    ("tests/simulation/test_checkpoints.py",),
+  ),
+  Fault(
+    "client states: swapped ones are taken",
+    f"{_SIMULATION}client_state_store.py",
+    "if _digest_of(version.place, value) != version.digest:",
+    "if False:",
+    ("tests/simulation/test_client_state_store.py",),
+  ),
+  Fault(
+    "client states: those of the checkpoint before go",
+    f"{_SIMULATION}client_state_store.py",
+    "    self._old = [self._saved[v.place] for v in new if v.place in self._saved]\n",
+    """    file.executemany(
+      "DELETE FROM states WHERE id = ?",
+      [(self._saved[v.place].id,) for v in new if v.place in self._saved],
+    )
+    file.commit()
+    self._old = []
+""",
+    ("tests/simulation/test_client_state_store.py",),
+  ),
+  Fault(
+    "durable files: a name comes before its content",
+    "tff_algos/durable_files.py",
+    "      sync_file(file)\n",
+    "",
+    ("tests/test_durable_files.py",),
+  ),
+  Fault(
+    "parts: they are joined from the left",
+    "tff_algos/runtimes/accumulation.py",
+    "while self._joined and self._joined[-1][0] == count:",
+    "while self._joined:",
+    ("tests/runtimes/test_parts.py",),
+  ),
+  Fault(
+    "dask: an address on a network needs no TLS",
+    "tff_algos/runtimes/dask_cluster.py",
+    "elif not _is_loopback(host):",
+    "elif False:",
+    ("tests/runtimes/test_dask.py",),
   ),
   Fault(
     "records: a diverged run has no best",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -81,17 +83,28 @@ def _assert_close(states, expected):
 _OPTIONS = dict(scaffold=dict(option="I", momentum=0.5))
 
 
+@pytest.fixture(scope="module")
+def process_of(model):
+  """`(name) -> process`; each is built, and vectorised, once."""
+
+  @functools.cache
+  def build(name):
+    row = registry.get(name)
+    options = dict(batch_size=3, learning_rate=0.1, **_OPTIONS.get(name, {}))
+    known = row.hparams_class.__dataclass_fields__
+    hparams = row.hparams_class(**{k: v for k, v in options.items() if k in known})
+    return row.build(model, hparams, num_clients=7, num_examples=sum(_SIZES))
+
+  return build
+
+
 # Those whose clients do different things: states and another gradient, carries, memories,
 # loops in loops, noise. FedAvg's own are below.
 @pytest.mark.parametrize(
   "name", ["scaffold", "fedgg", "twafl", "fedcurv", "fedavg_dpsgd"]
 )
-def test_equals_one_client_after_another(name, model, clients, monkeypatch):
-  row = registry.get(name)
-  options = dict(batch_size=3, learning_rate=0.1, **_OPTIONS.get(name, {}))
-  known = row.hparams_class.__dataclass_fields__
-  hparams = row.hparams_class(**{k: v for k, v in options.items() if k in known})
-  process = row.build(model, hparams, num_clients=7, num_examples=sum(_SIZES))
+def test_equals_one_client_after_another(name, process_of, clients, monkeypatch):
+  process = process_of(name)
   made = []
   original = blocks.plan
 
@@ -105,10 +118,8 @@ def test_equals_one_client_after_another(name, model, clients, monkeypatch):
   _assert_close(states, _run(process, clients, monkeypatch, in_blocks=False))
 
 
-def test_bounds_of_blocks_change_nothing(model, clients, monkeypatch):
-  process = tff_algos.build_scaffold(
-    model, tff_algos.ScaffoldHparams(batch_size=3), num_clients=7
-  )
+def test_bounds_of_blocks_change_nothing(process_of, clients, monkeypatch):
+  process = process_of("scaffold")
   expected = _run(process, clients, monkeypatch, in_blocks=True)
   monkeypatch.setattr(blocks, "MOST_CLIENTS", 3)
   states = _run(process, clients, monkeypatch, in_blocks=True)
@@ -118,11 +129,11 @@ def test_bounds_of_blocks_change_nothing(model, clients, monkeypatch):
     np.testing.assert_array_equal(value, other)
 
 
-def test_drops_only_the_client_that_is_not_finite(model, monkeypatch, tmp_path):
+def test_drops_only_the_client_that_is_not_finite(process_of, monkeypatch, tmp_path):
   data = _draw(_SIZES)
   data["c2"][0][1, 1] = np.nan
   clients = tff_algos.write_clients(str(tmp_path), data, _SPEC)
-  process = tff_algos.build_fed_avg(model, tff_algos.FedAvgHparams(batch_size=3))
+  process = process_of("fedavg")
   states = _run(process, clients, monkeypatch, in_blocks=True)
   _assert_close(states, _run(process, clients, monkeypatch, in_blocks=False))
   assert states[0][2]["client_work"]["train"]["num_dropped"] == 1
@@ -138,8 +149,8 @@ def _work_of(process, num_clients: int):
 
 
 @pytest.fixture(scope="module")
-def fed_avg(model):
-  return tff_algos.build_fed_avg(model)
+def fed_avg(process_of):
+  return process_of("fedavg")
 
 
 def test_rule_takes_small_dense_models_and_many_clients(fed_avg):

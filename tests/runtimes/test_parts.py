@@ -67,11 +67,11 @@ def test_order_of_a_sum(shown, count, size, num_threads):
     assert shown(names).decode() == _expected(names, size)
 
 
-@pytest.mark.parametrize("count", [1, 32, 33, 100])
-def test_default_is_as_many_clients_as_give_32_parts(shown, count):
+@pytest.mark.parametrize("count, size", [(1, 1), (16, 1), (17, 4), (64, 4), (100, 8)])
+def test_default_is_as_many_clients_as_give_16_parts(shown, count, size):
   names = [f"c{i}" for i in range(count)]
   with tff_algos.create_runtime():
-    assert shown(names).decode() == _expected(names, -(-count // 32))
+    assert shown(names).decode() == _expected(names, size)
 
 
 def test_parts_cover_the_cohort_in_order():

@@ -13,8 +13,7 @@ import tree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tff_algos.errors import InputError
-from tff_algos.simulation import client_state_store
+from tff_algos.errors import DamagedError, InputError
 from tff_algos.simulation.client_state_store import ClientStateStore
 
 
@@ -220,7 +219,7 @@ def test_damage_is_met_at_once_or_when_it_is_read(tmp_path, damage, memory_bytes
     _DAMAGES[damage](file)
     file.commit()
   other = _store(tmp_path, memory_bytes=memory_bytes)
-  with pytest.raises(client_state_store.DamagedError, match=r"states\.sqlite"):
+  with pytest.raises(DamagedError, match=r"states\.sqlite"):
     other.restore(1, digest)
     other.get([4, 1])
 
@@ -235,5 +234,5 @@ def test_a_file_that_is_none_is_damage(tmp_path, content):
     os.remove(tmp_path / "states.sqlite")
   else:
     (tmp_path / "states.sqlite").write_bytes(content)
-  with pytest.raises(client_state_store.DamagedError, match=r"states\.sqlite"):
+  with pytest.raises(DamagedError, match=r"states\.sqlite"):
     _store(tmp_path).restore(1, digest)

@@ -68,6 +68,36 @@ def test_client_files_are_written_once(tmp_path):
   assert again.clients.folder == first.clients.folder
 
 
+def _cut_all(folder):
+  """As a power cut leaves files that were not synced."""
+  for path in folder.rglob("*.client"):
+    path.write_bytes(b"")
+
+
+_DAMAGES = {
+  "emptied": _cut_all,
+  "one is gone": lambda folder: next(folder.rglob("*.client")).unlink(),
+  "no list": lambda folder: (folder / "clients.json").unlink(),
+  "empty list": lambda folder: (folder / "clients.json").write_text(""),
+  "another list": lambda folder: (folder / "clients.json").write_text('{"ids": ["a"]}'),
+}
+
+
+@pytest.mark.parametrize("damage", _DAMAGES)
+def test_damaged_client_files_are_written_anew(tmp_path, capsys, damage):
+  expected = _load(tmp_path).clients.examples("3", _spec())
+  [folder] = (tmp_path / "clients").iterdir()
+  _DAMAGES[damage](folder)
+  found = _load(tmp_path).clients
+  said = capsys.readouterr().err
+  assert str(folder) in said and said.count("\n") == 1
+  assert said.endswith("The clients are written anew.\n")
+  for a, b in zip(found.examples("3", _spec()), expected):
+    np.testing.assert_array_equal(a, b)
+  _load(tmp_path)
+  assert capsys.readouterr().err == ""
+
+
 def test_anything_that_changes_the_clients_makes_another_folder(tmp_path):
   folders = [
     _load(tmp_path, **changes).clients.folder

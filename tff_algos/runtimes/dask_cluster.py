@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import logging
+import multiprocessing
 import os
 import re
 import tempfile
+import threading
 from collections.abc import Iterator
 from typing import Optional
 
+import dask
 import distributed
 import tensorflow as tf
 from distributed.security import Security
@@ -21,6 +24,10 @@ from tff_algos.runtimes.tls_files import TlsFiles
 
 _NAME = "tff_algos"
 _CONNECT_SECONDS = 20
+_GUARD = (
+  "A script that starts workers on its own machine does so under `if __name__ == "
+  '"__main__":`, as they import it.'
+)
 _HOW_TO = "docs/several_machines.md has the four commands that make them"
 
 
@@ -78,8 +85,15 @@ def check_client(client: distributed.Client) -> None:
     check_address(address)
 
 
-def connect(address: str, tls: Optional[TlsFiles]) -> distributed.Client:
+def connect(
+  stack: contextlib.ExitStack, address: str, tls: Optional[TlsFiles]
+) -> distributed.Client:
   """A client of a scheduler that runs.
+
+  Args:
+    stack: Takes the client, to close it.
+    address: The scheduler's.
+    tls: What is shown there; None: what Dask's configuration says.
 
   Raises:
     WorkerLostError: No scheduler answers, or one side refuses the other's certificate.
@@ -92,9 +106,12 @@ def connect(address: str, tls: Optional[TlsFiles]) -> distributed.Client:
       tls_client_key=tls.key,
       require_encryption=True,
     )
+  stack.enter_context(_silent())
   try:
-    return distributed.Client(
-      address, security=security, timeout=_CONNECT_SECONDS, set_as_default=False
+    return stack.enter_context(
+      distributed.Client(
+        address, security=security, timeout=_CONNECT_SECONDS, set_as_default=False
+      )
     )
   except (OSError, ValueError) as error:
     raise WorkerLostError(
@@ -127,6 +144,9 @@ def start(
   Raises:
     WorkerLostError: They do not start.
   """
+  # A worker that imports the program which has started it.
+  if multiprocessing.current_process().name.startswith("Dask Worker process"):
+    raise WorkerLostError(_GUARD)
   gpus = len(tf.config.list_physical_devices("GPU"))
   if num_workers is None:
     num_workers = gpus or len(os.sched_getaffinity(0))
@@ -137,6 +157,9 @@ def start(
     "dashboard": False,
   }
   stack.enter_context(_silent())
+  # Else a worker that is killed, or is slow to start again, is given up for good where
+  # none has come in its place 15 seconds after the last one's death.
+  stack.enter_context(dask.config.set({"distributed.deploy.lost-worker-timeout": "1d"}))
   scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="tff_algos_"))
   workers = {
     i: {
@@ -170,20 +193,37 @@ def start(
     )
   except (OSError, RuntimeError) as error:
     raise WorkerLostError(
-      f"The processes of the dask runtime do not start: {_in_short(error)}."
+      f"The processes of the dask runtime do not start: {_in_short(error)}. {_GUARD}"
     ) from error
+
+
+# Those of Dask whose levels its configuration sets; the others have the first one's.
+_LOGGERS = ("distributed", "distributed.client")
+_SILENCING = threading.Lock()
+# The levels before, while any runtime is open.
+_levels: list[int] = []
+_num_open = 0
 
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
   """Without the log of what a cluster does all the time; what matters has our words."""
-  logger = logging.getLogger("distributed")
-  before = logger.level
-  logger.setLevel(logging.CRITICAL)
+  global _num_open
+  loggers = [logging.getLogger(name) for name in _LOGGERS]
+  with _SILENCING:
+    _num_open += 1
+    if _num_open == 1:
+      _levels[:] = [logger.level for logger in loggers]
+      for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
   try:
     yield
   finally:
-    logger.setLevel(before)
+    with _SILENCING:
+      _num_open -= 1
+      if not _num_open:
+        for logger, level in zip(loggers, _levels):
+          logger.setLevel(level)
 
 
 def worker_environment(index: int, num_gpus: int) -> dict[str, str]:

@@ -13,6 +13,7 @@ import collections
 import concurrent.futures
 import contextlib
 import itertools
+import re
 import sys
 import threading
 import time
@@ -158,7 +159,7 @@ class DaskContext(PlannedContext):
     if self._refused:
       workers = [w for w in self._threads() if w not in self._refused]
     first, self._num_tasks = self._num_tasks, self._num_tasks + len(jobs)
-    with _large_graphs():
+    with self._sending():
       futures: list[distributed.Future] = self._client.map(
         dask_tasks.run_part,
         [call.computation] * len(jobs),
@@ -176,10 +177,23 @@ class DaskContext(PlannedContext):
   ) -> distributed.Future:
     key = f"{_PREFIX}{function.__name__}-{self._name}-{self._num_tasks}"
     self._num_tasks += 1
-    with _large_graphs():
+    with self._sending():
       return self._client.submit(
         function, *arguments, key=key, pure=False, retries=0, workers=workers
       )
+
+  @contextlib.contextmanager
+  def _sending(self) -> Iterator[None]:
+    """Sends a task, without Dask's advice against sending much, as client states are.
+
+    Raises:
+      WorkerLostError: The scheduler has been gone for so long that nothing is tried.
+    """
+    if self._client.status in ("closing", "closed"):
+      raise WorkerLostError(_NO_SCHEDULER)
+    name = "distributed.admin.large-graph-warning-threshold"
+    with dask.config.set({name: "1 PiB"}):
+      yield
 
   def _computation_of(self, plan: execution.Plan) -> distributed.Future:
     future = self._computations.get(plan)
@@ -241,6 +255,8 @@ class DaskContext(PlannedContext):
           distributed.wait(future, timeout=_POLL_SECONDS)
       except _TIMEOUTS:
         since = self._since_without_workers(since)
+      except (*_CANCELLED, OSError) as error:
+        raise WorkerLostError(_NO_SCHEDULER) from error
 
   def _wait_a_moment(self, futures: list[distributed.Future]) -> None:
     """Waits for more, as results that are fetched together cost as much as one."""
@@ -321,13 +337,6 @@ def _job_of(cohort: execution.Cohort, machine: Machine, part: range) -> Job:
   )
 
 
-def _large_graphs() -> contextlib.AbstractContextManager[object]:
-  """Without Dask's advice against sending much with a task, as client states are."""
-  name = "distributed.admin.large-graph-warning-threshold"
-  setting: contextlib.AbstractContextManager[object] = dask.config.set({name: "1 PiB"})
-  return setting
-
-
 def _tell_of_lost(event: tuple[float, Any]) -> None:
   """Says in one line that a worker was lost."""
   _, message = event
@@ -344,9 +353,11 @@ def _error_of(failed: Failed) -> Exception:
   who = "A client" if failed.client is None else f"Client {failed.client} of the cohort"
   given = f" ({', '.join(failed.given)})" if failed.given else ""
   where = f"{who}{given} on the worker {failed.worker}"
-  if failed.kind in _UNREADABLE:
+  # TensorFlow's line for a file, among others: "/path; No such file or directory".
+  unreadable = re.search(r"^\S.*; \S.*$", failed.message, re.MULTILINE)
+  if failed.kind in _UNREADABLE and unreadable:
     return InputError(
-      f"{where} finds no readable file: {failed.message}. Every worker must read client "
+      f"{where} finds no readable file: {unreadable[0]}. Every worker must read client "
       "files at the same path: use a shared --cache_dir, or copy it to all machines."
     )
   message = f"{where}: {failed.message}"

@@ -21,10 +21,11 @@ class Scheduler(_NoHttp, distributed.Scheduler):
 
 
 class Worker(_NoHttp, distributed.Worker):
-  """One that leaves Ctrl-C, and what is to be said, to the program that started it."""
+  """One that leaves signals, and what is to be said, to the program that started it."""
 
   def __init__(self, *args: Any, **kwargs: Any):
-    for number in (signal.SIGINT, signal.SIGHUP):
+    # What ends a whole group, as a terminal and batch systems do, is for the program.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
       signal.signal(number, signal.SIG_IGN)
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     super().__init__(*args, **kwargs)

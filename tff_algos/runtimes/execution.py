@@ -29,7 +29,7 @@ Leaves = dict[Node, list[tf.Tensor]]
 ClientLeaves = dict[Node, list[list[Any]]]
 
 # At most so many parts by default, as each has to be joined.
-MOST_PARTS = 32
+MOST_PARTS = 16
 
 
 class PartResult(NamedTuple):
@@ -359,12 +359,14 @@ def parts_of(
   Args:
     num_clients: The cohort's size.
     clients_per_part: How many clients make a part, the last one but for what is left.
-      None: as many as give at most `MOST_PARTS`, and blocks that are whole.
+      None: as many as give at most `MOST_PARTS`, so many as are added at once or a
+      multiple of that, and blocks that are whole.
     in_blocks: Whether clients work in blocks.
   """
   if clients_per_part is None:
-    least = blocks.MOST_CLIENTS if in_blocks else 1
-    clients_per_part = max(least, -(-num_clients // MOST_PARTS))
+    together = 1 if num_clients <= MOST_PARTS else accumulation.ADDED_AT_ONCE
+    size = together * -(-num_clients // (MOST_PARTS * together))
+    clients_per_part = max(size, blocks.MOST_CLIENTS) if in_blocks else size or 1
   every = range(0, num_clients, clients_per_part)
   return [range(num_clients)[i : i + clients_per_part] for i in every]
 

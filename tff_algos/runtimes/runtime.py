@@ -195,7 +195,7 @@ def create_runtime(
     clients_per_part: For in_process and dask: so many clients' results are added one
       after the other, and these sums joined in a fixed tree, so this is the one setting
       here that changes how results are rounded; a part is also what a worker of dask is
-      given at once. Default: as many as give at most 32 parts, and at least 128 of
+      given at once. Default: as many as give at most 16 parts, and at least 128 of
       clients that are worked on in blocks.
     worker_log: For local_worker: the file for the worker's output.
     workers: For dask without a scheduler or client: how many processes to start on this
@@ -287,7 +287,7 @@ def _start_dask(
 
   with contextlib.ExitStack() as stack:
     if scheduler is not None:
-      client = stack.enter_context(dask_cluster.connect(scheduler, tls))
+      client = dask_cluster.connect(stack, scheduler, tls)
     elif client is None:
       client = dask_cluster.start(stack, workers)
     context = dask_context.DaskContext(client, clients_per_part)

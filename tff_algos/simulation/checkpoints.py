@@ -23,11 +23,11 @@ from typing import IO, Any, NamedTuple, Optional
 import numpy as np
 
 from tff_algos import durable_files
-from tff_algos.errors import InputError, InputWarning
+from tff_algos.errors import DamagedError, InputError, InputWarning
 from tff_algos.models.functional import Model
 from tff_algos.simulation.array_files import load_structure, save_structure
 from tff_algos.simulation.best_round import Best
-from tff_algos.simulation.client_state_store import ClientStateStore, DamagedError
+from tff_algos.simulation.client_state_store import ClientStateStore
 
 _NAME = re.compile(r"round_(\d{7})$")
 _OURS = re.compile(r"round_\d{7}(\.unfinished)?$")

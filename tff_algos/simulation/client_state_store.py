@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 import tree
 
-from tff_algos.errors import InputError
+from tff_algos.errors import DamagedError, InputError
 from tff_algos.models.functional import Model
 from tff_algos.simulation.array_files import load_structure, save_structure
 
@@ -39,10 +39,6 @@ _TABLES = """
     PRIMARY KEY (place, round)
   ) WITHOUT ROWID;
 """
-
-
-class DamagedError(InputError):
-  """A file does not hold what was written to it."""
 
 
 class _Version(NamedTuple):

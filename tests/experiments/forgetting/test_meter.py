@@ -9,8 +9,10 @@ import pathlib
 import numpy as np
 import pytest
 
-from experiments.forgetting import program
+from experiments import preparation
+from experiments.forgetting import meter, program
 from experiments.forgetting.asked import Asked
+from tff_algos.diagnostics import fisher, forgetting
 from tff_algos.errors import InputError
 
 _HPARAMS = {
@@ -20,6 +22,45 @@ _HPARAMS = {
   "fedsgd": {},
   "twafl": {},
 }
+
+
+def _once(function, key=lambda *args: None):
+  """The function, called once for each key of its arguments."""
+  made = {}
+
+  def call(*args):
+    if key(*args) not in made:
+      made[key(*args)] = function(*args)
+    return made[key(*args)]
+
+  return call
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built_once():
+  """All runs here are of one task and its model: each part of them is built once.
+
+  That one built anew goes on the same, tests/binaries says.
+  """
+  build = _once(preparation.build, lambda row, loaded, hparams, _: (row.name, hparams))
+  parts = [
+    (preparation, "load", _once(preparation.load)),
+    *((module, "build", build) for module in (preparation, meter)),
+    (forgetting, "build_forgetting", _once(forgetting.build_forgetting)),
+    (
+      *(forgetting, "build_local_models"),
+      _once(forgetting.build_local_models, lambda model, process: process),
+    ),
+    (fisher, "build_fisher", _once(fisher.build_fisher)),
+    (
+      *(fisher, "build_pseudo_fisher"),
+      _once(fisher.build_pseudo_fisher, lambda model, hparams: hparams),
+    ),
+  ]
+  with pytest.MonkeyPatch.context() as patched:
+    for part in parts:
+      patched.setattr(*part)
+    yield
 
 
 def _measure(tmp_path, rounds, algorithms=("fedavg", "fedreg"), resume=False):

@@ -1,0 +1,73 @@
+"""Files that are whole or not there."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tff_algos import durable_files
+
+
+def test_a_new_file_takes_the_place_of_the_old(tmp_path):
+  path = tmp_path / "file"
+  path.write_text("old")
+  with durable_files.new_file(str(path), "w") as file:
+    file.write("new")
+    file.flush()
+    assert path.read_text() == "old"
+  assert path.read_text() == "new"
+  assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_what_fails_leaves_the_old_one_alone(tmp_path, error):
+  path = tmp_path / "file"
+  path.write_text("old")
+  with pytest.raises(error), durable_files.new_file(str(path), "w") as file:
+    file.write("half")
+    raise error
+  assert path.read_text() == "old"
+  assert os.listdir(tmp_path) == ["file"]
+
+
+def _watched(monkeypatch) -> list[tuple[str, str]]:
+  """What is synced and renamed from here on, in order, by the names of then."""
+  happened: list[tuple[str, str]] = []
+  fsync, replace = os.fsync, os.replace
+
+  def sync(handle):
+    name = os.readlink(f"/proc/self/fd/{handle}")
+    happened.append(("sync", os.path.basename(name)))
+    fsync(handle)
+
+  def rename(source, target):
+    happened.append(("rename", os.path.basename(target)))
+    replace(source, target)
+
+  monkeypatch.setattr(os, "fsync", sync)
+  monkeypatch.setattr(os, "replace", rename)
+  return happened
+
+
+def test_content_reaches_the_disk_before_its_name_does(tmp_path, monkeypatch):
+  happened = _watched(monkeypatch)
+  with durable_files.new_file(str(tmp_path / "file")) as file:
+    file.write(b"content")
+  assert happened == [
+    ("sync", "file.unfinished"),
+    ("rename", "file"),
+    ("sync", tmp_path.name),
+  ]
+
+
+def test_a_tree_is_synced_with_all_that_it_holds(tmp_path, monkeypatch):
+  (tmp_path / "tree/inner").mkdir(parents=True)
+  for name in ("tree/a", "tree/inner/b"):
+    (tmp_path / name).write_text(name)
+  happened = _watched(monkeypatch)
+  durable_files.sync_tree(str(tmp_path / "tree"))
+  assert sorted(name for _, name in happened) == ["a", "b", "inner", "tree"]
+  happened.clear()
+  durable_files.sync_tree(str(tmp_path / "tree/a"))
+  assert happened == [("sync", "a")]
