@@ -130,7 +130,7 @@ def _in_short(error: BaseException) -> str:
 
 def start(
   stack: contextlib.ExitStack, num_workers: Optional[int] = None
-) -> distributed.Client:
+) -> tuple[distributed.Client, str]:
   """Starts a cluster of processes on this machine, which none but this process reaches.
 
   A scheduler in this process, workers with one thread and, where there are GPUs, one of
@@ -140,6 +140,9 @@ def start(
   Args:
     stack: Takes the cluster, to stop it.
     num_workers: How many; default: one for each GPU, else for each core.
+
+  Returns:
+    A client, and a folder for what is handed over.
 
   Raises:
     WorkerLostError: They do not start.
@@ -160,6 +163,8 @@ def start(
   # Else a worker that is killed, or is slow to start again, is given up for good where
   # none has come in its place 15 seconds after the last one's death.
   stack.enter_context(dask.config.set({"distributed.deploy.lost-worker-timeout": "1d"}))
+  # Dask has malloc give back memory at once, which makes large arrays dear.
+  stack.enter_context(dask.config.set({"distributed.nanny.pre-spawn-environ": {}}))
   scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="tff_algos_"))
   workers = {
     i: {
@@ -188,13 +193,14 @@ def start(
       name=_NAME,
     )
     stack.enter_context(cluster)
-    return stack.enter_context(
+    client = stack.enter_context(
       distributed.Client(cluster, set_as_default=False, direct_to_workers=True)
     )
   except (OSError, RuntimeError) as error:
     raise WorkerLostError(
       f"The processes of the dask runtime do not start: {_in_short(error)}. {_GUARD}"
     ) from error
+  return client, scratch
 
 
 # Those of Dask whose levels its configuration sets; the others have the first one's.

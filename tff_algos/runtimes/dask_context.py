@@ -55,24 +55,30 @@ class _Call(NamedTuple):
 
   computation: distributed.Future
   broadcast: distributed.Future
-  machine: Machine
 
 
 class DaskContext(PlannedContext):
   """A TFF execution context on a Dask cluster."""
 
-  def __init__(self, client: distributed.Client, clients_per_part: Optional[int] = None):
+  def __init__(
+    self,
+    client: distributed.Client,
+    clients_per_part: Optional[int] = None,
+    folder: Optional[str] = None,
+  ):
     """Makes the context.
 
     Args:
       client: Of the cluster; it is not closed by this.
       clients_per_part: As in `PlannedContext`.
+      folder: One that this process and the workers share, for arrays, which are sent
+        otherwise.
 
     Raises:
       InputError: A part has no client.
     """
     super().__init__(in_process.prepare()[0], clients_per_part)
-    self._client = client
+    self._client, self._folder = client, folder
     self._name = uuid.uuid4().hex[:8]
     self._num_tasks = 0
     self._computations: weakref.WeakKeyDictionary[execution.Plan, distributed.Future] = (
@@ -113,18 +119,19 @@ class DaskContext(PlannedContext):
   ) -> Iterator[execution.PartResult]:
     if not cohort.parts:
       return
-    call = _Call(
-      self._computation_of(plan),
-      self._submit(
-        dask_tasks.hold,
-        [values.to_portable(n.type, v) for n, v in cohort.broadcast.items()],
-      ),
-      self._expected_machine(),
-    )
-    kept = plan.kept_of(cohort.work)
-    jobs = (_job_of(cohort, call.machine, part) for part in cohort.parts)
-    for done in self._in_order(call, jobs):
-      yield execution.PartResult(done.totals, dict(zip(kept, done.kept)))
+    machine = self._expected_machine()
+    leaves = [values.to_portable(n.type, v) for n, v in cohort.broadcast.items()]
+    broadcast = dask_tasks.put(leaves, self._folder)
+    call = _Call(self._computation_of(plan), self._submit(dask_tasks.hold, broadcast))
+    kept_nodes = plan.kept_of(cohort.work)
+    jobs = (_job_of(cohort, machine, part, self._folder) for part in cohort.parts)
+    try:
+      for done in self._in_order(call, jobs):
+        totals, kept = dask_tasks.take(done.content)
+        dask_tasks.drop(done.content)
+        yield execution.PartResult(totals, dict(zip(kept_nodes, kept)))
+    finally:
+      dask_tasks.drop(broadcast)
 
   def _in_order(self, call: _Call, jobs: Iterator[Job]) -> Iterator[Done]:
     """Each job's results; no more jobs are given out than keep all workers busy."""
@@ -146,7 +153,9 @@ class DaskContext(PlannedContext):
         give_out()
         answers = self._gather([future for _, future in ready])
         for (job, _), answer in zip(ready, answers):
-          yield self._done(call, job, answer)
+          done = self._done(call, job, answer)
+          dask_tasks.drop(job.own)
+          yield done
     finally:
       if waiting:
         with contextlib.suppress(Exception):  # The cluster may be gone.
@@ -323,17 +332,21 @@ _UNLIKE = (
 )
 
 
-def _job_of(cohort: execution.Cohort, machine: Machine, part: range) -> Job:
+def _job_of(
+  cohort: execution.Cohort, machine: Machine, part: range, folder: Optional[str]
+) -> Job:
+  own = [
+    [values.to_portable(n.type, of_clients[client]) for client in part]
+    for n, of_clients in cohort.own.items()
+  ]
   return Job(
     level=cohort.level,
     num_clients=cohort.num_clients,
     first=part.start,
     size=len(part),
-    own=[
-      [values.to_portable(n.type, own[client]) for client in part]
-      for n, own in cohort.own.items()
-    ],
+    own=dask_tasks.put(own, folder),
     machine=machine,
+    folder=folder,
   )
 
 

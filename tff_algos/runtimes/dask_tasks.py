@@ -5,11 +5,49 @@ Free of TensorFlow: a scheduler reads these too.
 
 from __future__ import annotations
 
+import os
+import pickle
 import sys
-from typing import Any, NamedTuple, Optional
+import uuid
+from typing import Any, NamedTuple, Optional, Union
 
-# Leaves of TFF values as NumPy has them: arrays, scalars, bytes.
-Leaves = list[Any]
+
+class InFile(NamedTuple):
+  """What `put` has written to a file, for processes of one machine.
+
+  Attributes:
+    path: The file, which is there until `drop`.
+  """
+
+  path: str
+
+
+# One string of bytes: Dask would send each of many small arrays by itself.
+Packed = Union[bytes, InFile]
+
+
+def put(value: Any, folder: Optional[str]) -> Packed:
+  """Packs arrays, to be sent; in a folder that all share only the path is sent."""
+  if folder is None:
+    return pickle.dumps(value, protocol=5)
+  path = os.path.join(folder, uuid.uuid4().hex)
+  with open(path, "wb") as file:
+    pickle.dump(value, file, protocol=5)
+  return InFile(path)
+
+
+def take(packed: Packed) -> Any:
+  """What was packed."""
+  if isinstance(packed, bytes):
+    return pickle.loads(packed)
+  with open(packed.path, "rb") as file:
+    return pickle.load(file)
+
+
+def drop(packed: Packed) -> None:
+  """Removes the file of what was packed, if it has one and it is there."""
+  if isinstance(packed, InFile) and os.path.exists(packed.path):
+    os.remove(packed.path)
 
 
 class Machine(NamedTuple):
@@ -44,28 +82,31 @@ class Job(NamedTuple):
     num_clients: The cohort's size.
     first: The place of the part's first client in the cohort.
     size: How many clients the part has.
-    own: For each input that clients have their own values of, each client's leaves.
+    own: For each input that clients have their own values of, each client's leaves;
+      packed.
     machine: What the worker has to be like.
+    folder: Where results are put, which this machine shares with the worker; None: they
+      are sent.
   """
 
   level: int
   num_clients: int
   first: int
   size: int
-  own: list[list[Leaves]]
+  own: Packed
   machine: Machine
+  folder: Optional[str]
 
 
 class Done(NamedTuple):
   """A part's results.
 
   Attributes:
-    totals: The leaves of its accumulators.
-    kept: For each value that clients keep, each client's leaves.
+    content: Packed: the leaves of its accumulators, and for each value that clients keep
+      each client's leaves.
   """
 
-  totals: Leaves
-  kept: list[list[Leaves]]
+  content: Packed
 
 
 class Refused(NamedTuple):
@@ -121,14 +162,12 @@ def peak_memory() -> int:
   )
 
 
-def run_part(
-  computation: bytes, broadcast: list[Leaves], job: Job
-) -> Done | Refused | Failed:
+def run_part(computation: bytes, broadcast: Packed, job: Job) -> Done | Refused | Failed:
   """Has a part's clients work.
 
   Args:
     computation: The compiled computation, as `dask_worker.plan_of` takes it.
-    broadcast: The leaves of each broadcast value.
+    broadcast: The leaves of each broadcast value, packed.
     job: The work.
   """
   from tff_algos.runtimes import dask_worker

@@ -18,8 +18,8 @@ from typing import Any
 import distributed
 import tensorflow as tf
 
-from tff_algos.runtimes import execution, in_process, private_apis, values
-from tff_algos.runtimes.dask_tasks import Done, Failed, Job, Leaves, Machine, Refused
+from tff_algos.runtimes import dask_tasks, execution, in_process, private_apis, values
+from tff_algos.runtimes.dask_tasks import Done, Failed, Job, Machine, Packed, Refused
 
 _PACKAGES = ("tff-algos", "tensorflow", "tensorflow-federated", "numpy")
 
@@ -98,14 +98,13 @@ def plan_of(computation: bytes) -> execution.Plan:
   return plan
 
 
-def run_part(
-  computation: bytes, broadcast: list[Leaves], job: Job
-) -> Done | Refused | Failed:
+def run_part(computation: bytes, broadcast: Packed, job: Job) -> Done | Refused | Failed:
   """As `dask_tasks.run_part`."""
   worker = distributed.get_worker().address
   here = machine()
   if here != job.machine:
     return Refused(worker, here)
+  own = dask_tasks.take(job.own)
   # Only its unit of work has been begun when an error is met.
   begun = range(0)
 
@@ -118,16 +117,15 @@ def run_part(
 
   try:
     plan = plan_of(computation)
-    cohort = _cohort(plan, broadcast, job)
+    cohort = _cohort(plan, dask_tasks.take(broadcast), own, job)
     with private_apis.safe_for_threads(), tf.device(_HERE.device):
       [result] = plan.run_parts(cohort, [_HERE.device], in_order)
-    return Done(
-      [values.to_numpy(leaf) for leaf in result.totals],
-      [
-        [[_from_result(leaf) for leaf in leaves] for leaves in of_clients]
-        for of_clients in result.kept.values()
-      ],
-    )
+    totals = [values.to_numpy(leaf) for leaf in result.totals]
+    kept = [
+      [[_from_result(leaf) for leaf in leaves] for leaves in of_clients]
+      for of_clients in result.kept.values()
+    ]
+    return Done(dask_tasks.put((totals, kept), job.folder))
   # Whatever it is: Dask would try it again elsewhere, and TensorFlow's cannot be sent.
   except Exception as error:
     return Failed(
@@ -135,12 +133,14 @@ def run_part(
       kind=type(error).__name__,
       message=getattr(error, "message", str(error)),
       client=job.first + begun.start if len(begun) == 1 else None,
-      given=_texts(job, begun.start) if len(begun) == 1 else [],
+      given=_texts(own, begun.start) if len(begun) == 1 else [],
       trace=traceback.format_exc(),
     )
 
 
-def _cohort(plan: execution.Plan, broadcast: list[Leaves], job: Job) -> execution.Cohort:
+def _cohort(
+  plan: execution.Plan, broadcast: list[Any], own_values: list[list[Any]], job: Job
+) -> execution.Cohort:
   level = plan.levels[job.level]
   work = level.work_of(job.num_clients)
   shared = [n for n in work.inputs if n.kind == "broadcast"]
@@ -152,7 +152,7 @@ def _cohort(plan: execution.Plan, broadcast: list[Leaves], job: Job) -> executio
     broadcast=dict(zip(shared, broadcast)),
     own={
       n: [values.from_portable(n.type, leaves) for leaves in of_clients]
-      for n, of_clients in zip(own, job.own)
+      for n, of_clients in zip(own, own_values)
     },
     num_clients=job.num_clients,
     parts=[range(job.size)],
@@ -163,6 +163,6 @@ def _from_result(leaf: Any) -> Any:
   return leaf if not tf.is_tensor(leaf) else values.to_numpy(leaf)
 
 
-def _texts(job: Job, client: int) -> list[str]:
-  leaves = (leaf for of_clients in job.own for leaf in of_clients[client])
+def _texts(own: list[list[list[Any]]], client: int) -> list[str]:
+  leaves = (leaf for of_clients in own for leaf in of_clients[client])
   return [leaf.decode(errors="replace") for leaf in leaves if isinstance(leaf, bytes)]

@@ -286,11 +286,12 @@ def _start_dask(
   from tff_algos.runtimes import dask_cluster, dask_context
 
   with contextlib.ExitStack() as stack:
+    folder = None
     if scheduler is not None:
       client = dask_cluster.connect(stack, scheduler, tls)
     elif client is None:
-      client = dask_cluster.start(stack, workers)
-    context = dask_context.DaskContext(client, clients_per_part)
+      client, folder = dask_cluster.start(stack, workers)
+    context = dask_context.DaskContext(client, clients_per_part, folder)
     stack.callback(context.close)
     close = stack.pop_all().close
   return Running(context, close, dask_cluster.notice_of(client), context.peak_memory)

@@ -133,6 +133,11 @@ def to_portable(t: tff.Type, leaves: list[Any]) -> list[Any]:
 
 
 def _to_portable(spec: tf.TensorSpec, leaf: Any) -> Any:
+  # Those that need no TensorFlow, as there may be many.
+  if isinstance(leaf, str) and spec.dtype == tf.string:
+    return leaf.encode()
+  if isinstance(leaf, np.ndarray) and leaf.dtype == spec.dtype.as_numpy_dtype:
+    return leaf
   if spec.dtype != tf.variant:
     return to_numpy(tf.convert_to_tensor(leaf, spec.dtype))
   try:
