@@ -43,8 +43,8 @@ def check(dataset: Dataset) -> Dataset:
 
   Raises:
     InputError: a split is empty, examples and labels differ in number, a shape or
-      dtype is wrong, an input is not finite, a label lies outside its range, a sequence has no label, or the
-      groups are not as promised.
+      dtype is wrong, an input is not finite, a label lies outside its range, a sequence
+      has no label, or the groups are not as promised.
   """
   for split in ("train", "test"):
     x = getattr(dataset, f"{split}_x")

@@ -285,7 +285,7 @@ class Here(NamedTuple):
 def here():
   before = _listening()
   with contextlib.ExitStack() as stack:
-    client = dask_cluster.start(stack, 2)
+    client, _ = dask_cluster.start(stack, 2)
     yield Here(client, _listening() - before)
 
 

@@ -503,7 +503,8 @@ def _assert_same_run(process, found: loop.Result, expected: loop.Result, folder)
     np.testing.assert_array_equal(a, b)
     assert np.asarray(a).dtype == np.asarray(b).dtype
   assert _without_seconds(found.records) == _without_seconds(expected.records)
-  store = ClientStateStore(process.initialize_client())
+  kept_in = checkpoints.client_file(str(folder))
+  store = ClientStateStore(process.initialize_client(), path=kept_in)
   restored = checkpoints.restore(str(folder), process.initialize(), store)
   assert restored.round_num == len(expected.records)
   assert restored.records == found.records

@@ -87,6 +87,11 @@ def test_check_takes_sequences_and_groups():
     ({"train_x": np.zeros((4, 2, 2, 1))}, "dtype float64"),
     ({"train_y": np.array([0, 1, 2, 2])}, "dtype int64"),
     ({"test_x": np.zeros((2, 3, 2, 1), np.uint8)}, "must be alike"),
+    (
+      {"test_x": np.float32([[1, 2], [np.nan, 3]])},
+      "test_x has NaN or infinite numbers in 1 of 2 examples, number 1 the first",
+    ),
+    ({"train_x": np.float32([[1, np.inf]] * 4)}, "train_x .* in 4 of 4 examples"),
     ({"test_x": np.zeros((2, 2, 2, 1), np.float32)}, "must be alike"),
     ({"test_y": np.zeros((2, 5), np.int32)}, "labels of shape .* must be alike"),
     ({"train_y": np.full((4, 2), -1, np.int32)}, "a sequence without a label"),

@@ -85,14 +85,16 @@ _DAMAGES = {
 
 @pytest.mark.parametrize("damage", _DAMAGES)
 def test_damaged_client_files_are_written_anew(tmp_path, capsys, damage):
-  expected = _load(tmp_path).clients.examples("3", _spec())
+  clients = _load(tmp_path).clients
+  name = clients.ids[3]
+  expected = clients.examples(name, _spec())
   [folder] = (tmp_path / "clients").iterdir()
   _DAMAGES[damage](folder)
   found = _load(tmp_path).clients
   said = capsys.readouterr().err
   assert str(folder) in said and said.count("\n") == 1
   assert said.endswith("The clients are written anew.\n")
-  for a, b in zip(found.examples("3", _spec()), expected):
+  for a, b in zip(found.examples(name, _spec()), expected):
     np.testing.assert_array_equal(a, b)
   _load(tmp_path)
   assert capsys.readouterr().err == ""

@@ -80,7 +80,8 @@ class RecordWriter:
   def close(self) -> None:
     """Closes the files."""
     if self._csv is not None:
-      durable_files.sync_file(self._csv)
+      if not self._csv.closed:
+        durable_files.sync_file(self._csv)
       self._csv.close()
     if self._events is not None:
       self._events.close()
