@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import pathlib
 import shutil
@@ -150,6 +152,11 @@ def old(trained, tmp_path) -> pathlib.Path:
   records = (checkpoint / "records.json").read_text()
   records = records[: records.index(', "best"')] + "}"
   (checkpoint / "records.json").write_text(records)
+  digests = {
+    name: hashlib.sha256((checkpoint / name).read_bytes()).hexdigest()
+    for name in ("server.npz", "records.json")
+  }
+  (checkpoint / "manifest.json").write_text(json.dumps(digests))
   return run_dir
 
 

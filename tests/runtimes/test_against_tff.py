@@ -9,7 +9,7 @@ import collections
 import contextlib
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import hypothesis
 import numpy as np
@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 import tff_algos
 from tff_algos.runtimes import blocks
 
-_INT_PAIR = (np.int32, np.int32)
 _VECTOR = tff.TensorType(np.float32, [2])
 _NAMED = collections.OrderedDict(a=np.int32, b=(np.float32, _VECTOR))
 # Of several kinds: numbers, structs with names and without, one that is equal for all.
@@ -115,13 +114,43 @@ _MAPS: dict[str, Callable] = {
   "part": lambda x: _total(x, tf.float32),
   "nothing": lambda x: (),
 }
-# Accumulators of integers that are no sums, each with its own report.
-_ACCUMULATIONS: dict[str, tuple[Callable, Callable]] = {
-  "ten times": (lambda total, x: total + x, lambda total: 10 * total),
-  "in order": (lambda total, x: (2 * total + x) % 1009, lambda total: total),
-  "last": (lambda total, x: x, lambda total: (total, {"again": total})),
-  "largest": (lambda total, x: tf.maximum(total, x), lambda total: -total),
-  "none": (lambda total, x: total, lambda total: ()),
+
+
+class _Accumulation(NamedTuple):
+  """An aggregation of integers; `zero` is neutral for `merge`, as TFF asks."""
+
+  zero: Any
+  accumulate: Callable
+  merge: Callable
+  report: Callable
+
+
+# The largest number that is no total of `_total`.
+_NONE_YET = np.int32(-1)
+_ACCUMULATIONS: dict[str, _Accumulation] = {
+  "ten times": _Accumulation(
+    np.int32(0), lambda a, x: a + x, lambda a, b: a + b, lambda total: 10 * total
+  ),
+  # Digits to the base 2, and what is a digit's worth before them.
+  "in order": _Accumulation(
+    (np.int32(0), np.int32(1)),
+    lambda a, x: ((2 * a[0] + x) % 1009, 2 * a[1] % 1009),
+    lambda a, b: ((a[0] * b[1] + b[0]) % 1009, a[1] * b[1] % 1009),
+    lambda total: total[0],
+  ),
+  "last": _Accumulation(
+    _NONE_YET,
+    lambda a, x: x,
+    lambda a, b: tf.where(b < 0, a, b),
+    lambda total: (total, {"again": total}),
+  ),
+  "largest": _Accumulation(
+    _NONE_YET,
+    lambda a, x: tf.maximum(a, x),
+    lambda a, b: tf.maximum(a, b),
+    lambda total: -total,
+  ),
+  "none": _Accumulation(np.int32(0), lambda a, x: a, lambda a, b: a, lambda total: ()),
 }
 _tf = functools.lru_cache(maxsize=None)(tff.tensorflow.computation)
 
@@ -137,10 +166,14 @@ def _read(value: Any) -> Any:
 
 
 def _aggregate(name: str, value: Any) -> Any:
-  accumulate, report = _ACCUMULATIONS[name]
-  pair = _tf(accumulate, _INT_PAIR)
+  zero, accumulate, merge, report = _ACCUMULATIONS[name]
+  t = tff.to_type((np.int32, np.int32) if isinstance(zero, tuple) else np.int32)
   return tff.federated_aggregate(
-    _map("number", value), 5, pair, pair, _tf(report, np.int32)
+    _map("number", value),
+    zero,
+    _tf(accumulate, tff.StructType([t, np.int32])),
+    _tf(merge, tff.StructType([t, t])),
+    _tf(report, t),
   )
 
 

@@ -221,7 +221,11 @@ class DaskContext(PlannedContext):
         self._machines = {}
         here = dask_worker.machine()
         first = next(iter(found.values()))
-        expected = here._replace(device=first.device, settings=dask_worker.settings(1))
+        # Of its own threads for an operation this process may have had no say.
+        settings = dask_worker.settings(1)
+        if first.settings == here.settings:
+          settings = here.settings
+        expected = here._replace(device=first.device, settings=settings)
         for worker, machine in found.items():
           if machine != expected:
             self._refuse(Refused(worker, machine), expected)
