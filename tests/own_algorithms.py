@@ -41,13 +41,13 @@ def build_other_default(model, hparams=GoodHparams(epochs=3)):
 
 
 @dataclasses.dataclass(frozen=True)
-class WorkerHparams(tff_algos.PlainSgd):
-  """Its flag would be --worker_key."""
+class TlsHparams(tff_algos.PlainSgd):
+  """Its flag would be --tls_key."""
 
   key: float = tff_algos.hparam(1.0, "A number.", source="own")
 
 
-same_flag = good._replace(name="worker", hparams_class=WorkerHparams)
+same_flag = good._replace(name="tls", hparams_class=TlsHparams)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -112,7 +112,7 @@ def test_a_choice_is_a_flag_without_a_value(run_forked, tmp_path):
 
 _MISTAKES = {
   "no such module": ("no_such_module:x", ["there is no module 'no_such_module'"]),
-  "a flag that is there": ("own_algorithms:same_flag", ["--worker_key", "rename"]),
+  "a flag that is there": ("own_algorithms:same_flag", ["--tls_key", "rename"]),
   "no process": ("own_algorithms:build_nothing", ["nothing", "StatefulProcess"]),
 }
 
