@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
 from experiments import trackers
+from experiments.run_folder.folder import OF_A_RUNTIME
 from tasks import registry as tasks_registry
 from tff_algos import runtimes
 from tff_algos.algorithms import registry as algorithms_registry
@@ -17,11 +18,6 @@ from tff_algos.simulation import availability, schedules, stopping
 from tff_algos.simulation.availability import Availability
 from tff_algos.simulation.schedules import Schedule
 from tff_algos.simulation.stopping import StopRule
-
-# Of a run that is gone on with on another runtime they are not taken over.
-_OF_A_RUNTIME = frozenset(
-  ("threads", "devices", "workers", "scheduler", "tls_ca_file", "tls_cert", "tls_key")
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,7 +189,7 @@ def make_config(
   )
   if held is not None:
     dropped = (
-      _OF_A_RUNTIME if given.get("runtime") not in (None, held.get("runtime")) else ()
+      OF_A_RUNTIME if given.get("runtime") not in (None, held.get("runtime")) else ()
     )
     known = set(field_names()).difference(dropped)
     defaults.update((k, v) for k, v in held.items() if k in known)

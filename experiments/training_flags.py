@@ -23,6 +23,18 @@ from tff_algos.templates.algorithm import Algorithm
 COMMON = ("epochs", "batch_size", "learning_rate", "momentum")
 
 
+def with_flag_files(argv: Sequence[str]) -> list[str]:
+  """The command line with what the files of `--flagfile` hold in their places.
+
+  Raises:
+    InputError: Such a file cannot be read.
+  """
+  try:
+    return [argv[0], *flags.FLAGS.read_flags_from_files(argv[1:], force_gnu=False)]
+  except flags.Error as error:
+    raise InputError(str(error)) from error
+
+
 def parse(argv: Sequence[str]) -> list[str]:
   """Defines the chosen algorithm's flags, then parses them all.
 
@@ -31,10 +43,7 @@ def parse(argv: Sequence[str]) -> list[str]:
   Raises:
     InputError: The flags are wrong.
   """
-  try:
-    argv = [argv[0], *flags.FLAGS.read_flags_from_files(argv[1:], force_gnu=False)]
-  except flags.Error as error:
-    raise InputError(str(error)) from error
+  argv = with_flag_files(argv)
   if "--list" in argv:
     return command_line.parse_flags([argv[0], "--list"])
   held = _held(value_in(argv, "run_dir", "")) if _resumes(argv) else {}

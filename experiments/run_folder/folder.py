@@ -26,14 +26,18 @@ _OLDER = (*_OF_A_SESSION, "num_weights")
 
 Manifest = dict[str, Any]
 
+# With what a runtime works; another one has its own.
+OF_A_RUNTIME = frozenset(
+  ("threads", "devices", "workers", "scheduler", "tls_ca_file", "tls_cert", "tls_key")
+)
+
 #: What of a manifest may differ where a run is resumed: it does not change the numbers;
 #: and hyper-parameters are compared as they are in the end, with all defaults.
 FREE_SETTINGS = frozenset(
   f"flags.{name}"
   for name in (
     *("rounds", "run_dir", "data_dir", "cache_dir", "checkpoint_every"),
-    *("runtime", "threads", "devices", "workers", "scheduler"),
-    *("tls_ca_file", "tls_cert", "tls_key"),
+    *("runtime", *OF_A_RUNTIME),
     *("target_accuracy", "stop_at", "patience", "hparams", "tracker"),
   )
 )

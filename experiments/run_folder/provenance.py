@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import importlib.metadata
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -30,10 +29,10 @@ def machine() -> dict[str, Any]:
   """Processor, cores that may be used, GPUs and memory of this machine."""
   import tensorflow as tf
 
-  with open("/proc/cpuinfo") as f:
-    models = [line for line in f if line.startswith("model name")]
+  from tff_algos.runtimes.processor import processor
+
   return {
-    "processor": models[0].partition(":")[2].strip() if models else platform.machine(),
+    "processor": processor(),
     "cores": len(os.sched_getaffinity(0)),
     "gpus": len(tf.config.list_physical_devices("GPU")),
     "memory_gb": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9),

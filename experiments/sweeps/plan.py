@@ -83,10 +83,7 @@ def parse(argv: Sequence[str]) -> list[str]:
   Raises:
     InputError: The flags are wrong.
   """
-  try:
-    argv = [argv[0], *flags.FLAGS.read_flags_from_files(argv[1:], force_gnu=False)]
-  except flags.Error as error:
-    raise InputError(str(error)) from error
+  argv = training_flags.with_flag_files(argv)
   default = ",".join(flags.FLAGS["algorithms"].default)
   names = training_flags.value_in(argv, "algorithms", default).split(",")
   training_flags.define_hparam_flags(

@@ -81,7 +81,7 @@ def test_status_of_a_run_that_was_stopped_is_that_of_sysexits():
   assert command_line.STOPPED_EARLY == os.EX_TEMPFAIL == 75
 
 
-@pytest.mark.parametrize("kind", ["InputError"])
+@pytest.mark.parametrize("kind", ["InputError", "DamagedError"])
 def test_mistake_is_its_sentence_and_status_2(kind):
   assert _status_and_sentence(f'raise {kind}("Do that.")') == (2, "Do that.\n")
 

@@ -9,7 +9,6 @@ import importlib.metadata
 import itertools
 import os
 import pathlib
-import platform
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +19,7 @@ import tensorflow as tf
 
 from tff_algos.runtimes import dask_tasks, execution, in_process, private_apis, values
 from tff_algos.runtimes.dask_tasks import Done, Failed, Job, Machine, Packed, Refused
+from tff_algos.runtimes.processor import processor
 
 _PACKAGES = ("tff-algos", "tensorflow", "tensorflow-federated", "numpy")
 
@@ -40,16 +40,6 @@ class _Devices(threading.local):
 _HERE = _Devices()
 _PLANS: collections.OrderedDict[str, execution.Plan] = collections.OrderedDict()
 _PLANNING = threading.Lock()
-
-
-def processor() -> str:
-  """The type of this machine's processor."""
-  try:
-    with open("/proc/cpuinfo") as f:
-      models = [line for line in f if line.startswith("model name")]
-  except OSError:
-    models = []
-  return models[0].partition(":")[2].strip() if models else platform.machine()
 
 
 @functools.cache
@@ -104,7 +94,7 @@ def run_part(computation: bytes, broadcast: Packed, job: Job) -> Done | Refused 
   here = machine()
   if here != job.machine:
     return Refused(worker, here)
-  own = dask_tasks.take(job.own)
+  own: list[list[list[Any]]] = []
   # Only its unit of work has been begun when an error is met.
   begun = range(0)
 
@@ -116,14 +106,14 @@ def run_part(computation: bytes, broadcast: Packed, job: Job) -> Done | Refused 
       yield function(_HERE.device, begun)
 
   try:
-    plan = plan_of(computation)
+    plan, own = plan_of(computation), dask_tasks.take(job.own)
     cohort = _cohort(plan, dask_tasks.take(broadcast), own, job)
     with private_apis.safe_for_threads(), tf.device(_HERE.device):
       [result] = plan.run_parts(cohort, [_HERE.device], in_order)
     totals = [values.to_numpy(leaf) for leaf in result.totals]
     kept = [
-      [[_from_result(leaf) for leaf in leaves] for leaves in of_clients]
-      for of_clients in result.kept.values()
+      [values.to_portable(node.type, leaves) for leaves in of_clients]
+      for node, of_clients in result.kept.items()
     ]
     return Done(dask_tasks.put((totals, kept), job.folder))
   # Whatever it is: Dask would try it again elsewhere, and TensorFlow's cannot be sent.
@@ -157,10 +147,6 @@ def _cohort(
     num_clients=job.num_clients,
     parts=[range(job.size)],
   )
-
-
-def _from_result(leaf: Any) -> Any:
-  return leaf if not tf.is_tensor(leaf) else values.to_numpy(leaf)
 
 
 def _texts(own: list[list[list[Any]]], client: int) -> list[str]:
