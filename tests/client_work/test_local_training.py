@@ -485,12 +485,12 @@ def test_hooks_are_the_same_inside_a_graph():
 @pytest.mark.parametrize("momentum", [0.0, 0.7])
 @pytest.mark.parametrize("strength", [None, 0.4, tf.constant(2.0)], ids=str)
 def test_pull_adds_the_gradient_of_a_quadratic_penalty(strength, momentum):
-  """NumPy: g + strength * w + offset in each step."""
+  """NumPy: g + strength * w - target in each step."""
   x, y = _examples(9)
   hparams = LocalSgd(epochs=2, batch_size=4, learning_rate=0.03, momentum=momentum)
-  offset = (np.full((_FEATURES, 1), 0.2), np.array([-0.5]))
+  target = (np.full((_FEATURES, 1), 0.2), np.array([-0.5]))
   pull = local_training.Pull(
-    tuple(tf.constant(o, tf.float32) for o in offset), strength=strength
+    tuple(tf.constant(t, tf.float32) for t in target), strength=strength
   )
   found = _train((x, y), hparams, pull=pull)
   weights = [np.asarray(w, np.float64) for w in _MODEL.initial_weights]
@@ -499,7 +499,7 @@ def test_pull_adds_the_gradient_of_a_quadratic_penalty(strength, momentum):
   for rows in (rows for epoch in order for rows in (epoch[:4], epoch[4:8], epoch[8:])):
     _, gradient = _loss_and_gradient(*weights, x[rows], y[rows])
     for k in range(2):
-      pulled = gradient[k] + float(strength or 0) * weights[k] + offset[k]
+      pulled = gradient[k] + float(strength or 0) * weights[k] - target[k]
       velocity[k] = momentum * velocity[k] + pulled
       weights[k] = weights[k] - 0.03 * velocity[k]
   for a, b in zip(found.weights, weights):

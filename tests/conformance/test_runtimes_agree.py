@@ -71,6 +71,22 @@ def test_local_worker_and_in_process_agree(federate, on_worker, name, settings):
     assert one["num_examples"] == other["num_examples"]
 
 
+@pytest.mark.parametrize(
+  "name, settings", CASES, ids=[f"{n}-{'-'.join(s) or 'plain'}" for n, s in CASES]
+)
+def test_local_worker_repeats_itself(federate, on_worker, name, settings):
+  """On a network, whose sums of large tensors are where a repetition once differed."""
+  cohorts = ((0, 1, 2, 3, 4), (4, 2, 0), (3, 2, 1, 0))
+
+  def run():
+    federation = federate(name, "mlp", **settings).run(cohorts)
+    states = [federation.client_states[c] for c in sorted(federation.client_states)]
+    return federation.state, states, federation.metrics
+
+  first, again = on_worker(lambda: [run(), run()])
+  driver.assert_same(again, first)
+
+
 @pytest.mark.parametrize("name", ["fedavg", "scaffold"])
 def test_local_worker_drops_what_is_not_finite_too(federate, on_worker, name):
   def run():

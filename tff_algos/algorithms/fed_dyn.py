@@ -82,7 +82,7 @@ def build_fed_dyn(
     start = received["model"]
     share = tf.cast(tf.shape(examples.y)[0], tf.float32) * num_clients / num_examples
     strength = h.alpha / share
-    away = tree_math.subtract(dual, start)
+    target = tree_math.subtract(start, dual)
 
     def shorten(gradient, weights, carry):
       del weights
@@ -94,7 +94,7 @@ def build_fed_dyn(
       examples,
       h,
       seed,
-      pull=local_training.Pull(tuple(strength * a for a in away), strength),
+      pull=local_training.Pull(tuple(strength * t for t in target), strength),
       adjust_gradient=shorten if h.max_gradient_norm else None,
     )
     renewed = tree_math.add(dual, tree_math.subtract(result.weights, start))
@@ -105,7 +105,8 @@ def build_fed_dyn(
     change = aggregate["model"]
     mean_dual = tree_math.add_scaled(variables.extra, num_sampled / num_clients, change)
     mean_model = tree_math.add(variables.model, change)
-    return rounds.ServerVariables(tree_math.add(mean_model, mean_dual), mean_dual)
+    model = tree_math.add_scaled(mean_model, 1.0, mean_dual)
+    return rounds.ServerVariables(model, mean_dual)
 
   return composer.compose_process(
     model,

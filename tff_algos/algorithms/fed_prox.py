@@ -55,7 +55,7 @@ def build_fed_prox(
 
   def client_update(received, client_state, examples, seed, h):
     start = received["model"]
-    pull = local_training.Pull(tuple(-h.mu * x for x in start), strength=h.mu)
+    pull = local_training.Pull(tuple(h.mu * x for x in start), strength=h.mu)
     gradient_of = local_gradient and functools.partial(local_gradient, model, h)
     result = local_training.train_client(
       model, start, examples, h, seed, gradient_of=gradient_of, pull=pull

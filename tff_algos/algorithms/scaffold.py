@@ -81,10 +81,10 @@ def build_scaffold(
 
   def client_update(received, own_variate, examples, seed, h):
     start, server_variate = received["model"], received["control_variate"]
-    correction = tree_math.subtract(server_variate, own_variate)
+    target = tree_math.subtract(own_variate, server_variate)
 
     result = local_training.train_client(
-      model, start, examples, h, seed, pull=local_training.Pull(correction)
+      model, start, examples, h, seed, pull=local_training.Pull(target)
     )
     if h.option == "I":
       renewed, _ = gradients.full_gradient(model, start, examples, seed)
@@ -92,7 +92,7 @@ def build_scaffold(
       steps = local_training.effective_steps(result.num_steps, h.momentum)
       way = tree_math.subtract(start, result.weights)
       renewed = tree_math.add_scaled(
-        tree_math.subtract(own_variate, server_variate),
+        target,
         1 / (steps * h.learning_rate),
         way,
       )

@@ -78,7 +78,7 @@ def full_gradient(
     chunk_seed = tf.random.experimental.stateless_fold_in(seed, start)
     gradient, chunk_loss = batch_gradient(model, weights, x, y, chunk_seed)
     share = tf.cast(tf.shape(y)[0], tf.float32) / tf.cast(n, tf.float32)
-    total = tuple(t + share * g for t, g in zip(total, gradient))
+    total = tree_math.add_scaled(total, share, gradient)
     return start + _CHUNK, total, loss + chunk_loss
 
   _, total, loss = tf.while_loop(

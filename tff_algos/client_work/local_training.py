@@ -45,19 +45,19 @@ AfterStep = Callable[[Weights, Batch], Weights]
 
 
 class Pull(NamedTuple):
-  """What a quadratic penalty adds to the gradient: strength * w + offset.
+  """What a quadratic penalty adds to the gradient: strength * w - target.
 
   Attributes:
-    offset: Weights, constant in a round.
-    strength: float32 scalar; None where only the offset is added.
+    target: Weights, constant in a round.
+    strength: float32 scalar; None where there is only the target.
   """
 
-  offset: Weights
+  target: Weights
   strength: Any = None
 
   def add_to(self, gradient: Weights, weights: Weights) -> Weights:
     """The gradient with the penalty's."""
-    gradient = tree_math.add(gradient, self.offset)
+    gradient = tree_math.subtract(gradient, self.target)
     if self.strength is None:
       return gradient
     return tree_math.add_scaled(gradient, self.strength, weights)
@@ -119,7 +119,7 @@ def train_client(
 
   One local step m = 1..K, with all norms over all weights together left to the caller:
 
-      g = gradient_of(w, batch) + pull.strength * w + pull.offset
+      g = gradient_of(w, batch) + pull.strength * w - pull.target
       g, carry = adjust_gradient(g, w, carry)
       v = momentum * v + g
       carry = note_direction(v, carry)
@@ -178,7 +178,7 @@ def train_client(
       if adjust_gradient is not None:
         gradient, carry = adjust_gradient(gradient, weights, carry)
       if momentum:
-        velocity = tuple(momentum * v + g for v, g in zip(velocity, gradient))
+        velocity = tree_math.add_scaled(gradient, momentum, velocity)
         gradient = velocity
       if note_direction is not None:
         carry = note_direction(gradient, carry)
@@ -212,20 +212,18 @@ def _build_direct_step(
   The learning rate goes in at the loss, as a pass over all weights takes long.
   """
   if pull is not None:
-    away = tuple(-hparams.learning_rate * o for o in pull.offset)
+    toward = tuple(hparams.learning_rate * t for t in pull.target)
 
   def step(weights, batch):
     way, loss = gradients.batch_gradient(
-      model, weights, batch.x, batch.y, batch.seed, scale=-hparams.learning_rate
+      model, weights, batch.x, batch.y, batch.seed, scale=hparams.learning_rate
     )
     if pull is None:
-      return tree_math.add(weights, way), loss
+      return tree_math.subtract(weights, way), loss
     if pull.strength is not None:
       kept = 1.0 - hparams.learning_rate * pull.strength
       weights = tuple(kept * w for w in weights)
-    # Not `tf.add_n`: it starts with whichever buffer is free by then, so that one run
-    # would round differently from the next.
-    return tree_math.add(tree_math.add(weights, away), way), loss
+    return tree_math.subtract(tree_math.add(weights, toward), way), loss
 
   return step
 

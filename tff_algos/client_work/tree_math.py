@@ -1,4 +1,9 @@
-"""Vector arithmetic on tuples of weights, taken as one long vector."""
+"""Vector arithmetic on tuples of weights, taken as one long vector.
+
+TensorFlow's graph optimizer makes a sum of sums into one operation that starts with
+whichever term's memory is free at that moment, so that it rounds differently from run to
+run. It leaves differences alone: subtract the opposite where a third term comes in.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +20,14 @@ def subtract(a: Weights, b: Weights) -> Weights:
 
 
 def add(a: Weights, b: Weights) -> Weights:
-  """The sum a + b."""
+  """The sum a + b; not for a term of another sum."""
   return tuple(x + y for x, y in zip(a, b))
 
 
 def add_scaled(a: Weights, scale: Any, b: Weights) -> Weights:
-  """The sum a + scale * b."""
-  return tuple(x + scale * y for x, y in zip(a, b))
+  """The sum a + scale * b, which may be a term of another sum."""
+  opposite = -scale
+  return tuple(x - opposite * y for x, y in zip(a, b))
 
 
 def zeros_like(a: Weights) -> Weights:

@@ -213,9 +213,9 @@ def _personalize(
     batch = _rows(examples, (number * size + tf.range(size)) % n)
     key = tf.random.experimental.stateless_fold_in(seed, number)
     way, _ = gradients.batch_gradient(
-      model, weights, batch.x, batch.y, key, scale=-personalization.learning_rate
+      model, weights, batch.x, batch.y, key, scale=personalization.learning_rate
     )
-    return number + 1, tree_math.add(weights, way)
+    return number + 1, tree_math.subtract(weights, way)
 
   _, weights = tf.while_loop(
     lambda number, _: (number < personalization.steps) & (n > 0),
