@@ -62,18 +62,21 @@ class _Run:
     self._factory, self._base, self._normalize = factory, base, normalize
     self._memories = {k: factory.initialize_client() for k in range(len(_N))}
     self._uploads = {k: (_INITIAL, 0) for k in range(len(_N))}
+    self._counts = list(_N)
 
-  def round(self, uploads, dropped=()):
+  def round(self, uploads, dropped=(), counts=None):
     """What the process says, and what the formula says.
 
-    A client of `dropped` adds 0 and does not remember what it sent.
+    A client of `dropped` adds 0 and does not remember what it sent. `counts` are n_k that
+    have changed.
     """
+    now = {**dict(enumerate(self._counts)), **(counts or {})}
     self.round_num += 1
     contributions = []
     for k, w in uploads.items():
       contribution, memory = self._factory.contribute(
         tuple(map(tf.constant, w)),
-        tf.constant(float(_N[k])),
+        tf.constant(float(now[k])),
         self._memories[k],
         tf.constant(self.round_num),
       )
@@ -81,6 +84,7 @@ class _Run:
         contribution = tf.nest.map_structure(tf.zeros_like, contribution)
       else:
         self._memories[k], self._uploads[k] = memory, (w, self.round_num)
+        self._counts[k] = now[k]
       contributions.append(_as_numpy(contribution))
     assert max(np.abs(a).max() for a in driver.flat(contributions)) < _BOUND
     output = self._next(self.state, contributions)
@@ -93,7 +97,7 @@ class _Run:
     self.state = _as_numpy(self._factory.skip_round(self.state))
 
   def expected(self) -> list:
-    arguments = self._uploads, _N, self._base, self.round_num, self._normalize
+    arguments = self._uploads, self._counts, self._base, self.round_num, self._normalize
     return _direct(*arguments)
 
 
@@ -136,6 +140,18 @@ def test_result_is_the_direct_formula_over_a_hundred_rounds(start, base, normali
   run, rng = start(base, normalize), np.random.default_rng(1)
   for t in range(1, 101):
     found, expected = run.round(_cohort(rng, t))
+    driver.assert_close(found, expected, f"round {t}", **_CLOSE)
+
+
+@pytest.mark.parametrize("base", _BASES, ids=["1", "e/2", "3"])
+def test_number_of_examples_may_change(start, base):
+  """Each upload counts by the n_k that its client had then."""
+  run, rng = start(base), np.random.default_rng(4)
+  run.round({k: _random_model(rng) for k in range(_ABSENT)})
+  for t in range(2, 30):
+    cohort = _cohort(rng, t)
+    changed = {k: int(rng.integers(1, 30)) for k in cohort if rng.random() < 0.5}
+    found, expected = run.round(cohort, counts=changed)
     driver.assert_close(found, expected, f"round {t}", **_CLOSE)
 
 
@@ -197,12 +213,12 @@ def test_server_keeps_one_model_and_one_number(start):
 def test_client_remembers_its_last_upload_and_its_round():
   factory = _factory(base=3.0)
   memory = factory.initialize_client()
-  driver.assert_same(memory, [0, *_INITIAL])
+  driver.assert_same(memory, [0, *_INITIAL, 0.0])
   w = _random_model(np.random.default_rng(7))
   contribution, memory = factory.contribute(
     tuple(map(tf.constant, w)), tf.constant(5.0), memory, tf.constant(2)
   )
-  driver.assert_same(memory, [2, *w])
+  driver.assert_same(memory, [2, *w, 5.0])
   # n_k w_k - n_k a^(0 - 2) x^0
   expected = [5 * np.float64(a) - 5 / 9 * b for a, b in zip(w, _INITIAL)]
   driver.assert_close(contribution.value, expected, size=5.0)
@@ -321,7 +337,9 @@ def test_fedprox_with_it_is_replayed(in_process, mlp, weighting):
     driver.assert_close(run.weights, expected.weights, f"round {t}")
     for k, state in run.client_states.items():
       w, last = expected.uploads[k]
-      driver.assert_close(state, [last, *w], f"client {k} after round {t}")
+      count = problems.SIZES[k] if weighting == "examples" else 1
+      memory = [last, *w, count if last else 0]
+      driver.assert_close(state, memory, f"client {k} after round {t}")
 
 
 def test_fedprox_with_it_and_secure_sums_is_replayed(in_process, mlp):

@@ -31,7 +31,9 @@ class TemporalWeightingFactory(ClientMemoryFactory):
   make it. a = 1 counts all uploads alike. The printed Eq. (1) divides by sum_k n_k, which
   lets the model shrink each round; hence `normalize` [recalled: public implementations].
 
-  A client's n_k must not change between rounds.
+  A client's n_k may change from upload to upload: what it takes back is what it added
+  [derived]. Until its first upload it counts as that upload does, and `total_weight`,
+  by which the printed rule divides, stays.
   """
 
   def __init__(
@@ -79,18 +81,21 @@ class TemporalWeightingFactory(ClientMemoryFactory):
 
   def initialize_client(self) -> Any:
     """x^0, uploaded in round 0."""
-    return OrderedDict(value=self._initial_tensors(), round_num=tf.constant(0))
+    return OrderedDict(
+      value=self._initial_tensors(), weight=tf.constant(0.0), round_num=tf.constant(0)
+    )
 
   def contribute(
     self, value: Weights, weight: tf.Tensor, memory: Any, round_num: tf.Tensor
   ) -> tuple[Contribution, Any]:
-    """n_k w_k - n_k a^(t_k - t) w_k_old, and n_k - n_k a^(t_k - t)."""
+    """n_k w_k - n_k_old a^(t_k - t) w_k_old, and n_k - n_k_old a^(t_k - t)."""
     age = tf.cast(round_num - memory["round_num"], tf.float32)
-    old_weight = weight * self._base**-age
+    added = tf.where(memory["round_num"] > 0, memory["weight"], weight)
+    old_weight = added * self._base**-age
     numerator = tuple(
       weight * new - old_weight * old for new, old in zip(value, memory["value"])
     )
-    memory = OrderedDict(value=value, round_num=round_num)
+    memory = OrderedDict(value=value, weight=weight, round_num=round_num)
     return Contribution(numerator, weight - old_weight), memory
 
   def skip_round(self, state: Any) -> Any:

@@ -90,26 +90,23 @@ def drop_non_finite(
   )
 
 
-def drop_empty(
-  output: ClientWorkOutput, old_client_state: Any, has_examples: tf.Tensor
+def drop_unless(
+  condition: tf.Tensor, output: ClientWorkOutput, old_client_state: Any
 ) -> ClientWorkOutput:
-  """Gives a client without examples no weight and leaves its state alone."""
-  sent = output.message, output.weight, output.totals["averages"]
-  (message, weight, averages), client_state = _if_accepted(
-    has_examples, sent, output.client_state, old_client_state
+  """Where it is false: gives a client no weight and leaves its state alone."""
+  (message, weight, totals), client_state = _if_accepted(
+    condition,
+    (output.message, output.weight, output.totals),
+    output.client_state,
+    old_client_state,
   )
-  counts = output.totals["counts"]
-  nothing = OrderedDict(
-    num_examples=tf.constant(0, tf.int64), num_accepted=0, num_dropped=1
-  )
+  counts = totals["counts"]
+  counts = OrderedDict(counts, num_dropped=tf.where(condition, counts["num_dropped"], 1))
   return ClientWorkOutput(
     message=message,
     weight=weight,
     client_state=client_state,
-    totals=OrderedDict(
-      averages=averages,
-      counts=tf.cond(has_examples, lambda: counts, lambda: nothing),
-    ),
+    totals=OrderedDict(totals, counts=counts),
   )
 
 

@@ -19,15 +19,14 @@ several kinds of rounds over the same states (`Round`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Optional
 
 from tff_algos import hyper_parameters
 from tff_algos.errors import InputError
 from tff_algos.models.functional import Model
 from tff_algos.templates.client_readings import ClientReading
-from tff_algos.templates.composition import Composition
-from tff_algos.templates.exchange import Exchange
 from tff_algos.templates.rounds import AggregationFactory, Round
 
 if TYPE_CHECKING:
@@ -43,6 +42,7 @@ def compose_process(
   init_server: Callable[[], Any] = lambda: (),
   init_client: Callable[[], Any] = lambda: (),
   schedule: Sequence[str] = (),
+  norm_limit: Optional[float] = None,
 ) -> StatefulProcess:
   """Makes the process.
 
@@ -55,16 +55,25 @@ def compose_process(
     init_client: `() -> C`.
     schedule: Where there are several kinds, the names of those that follow one another,
       again and again.
+    norm_limit: Drops and counts clients whose update's norm is more than so many times
+      the median of past rounds, above 1; see `norm_limits`. None: no limit.
 
   Raises:
+    InputError: `norm_limit` is not above 1.
     ProcessTypeError: The functions do not fit together.
   """
   # Here, as classes of TFF are its bases, without which algorithms can be listed.
+  from tff_algos.templates.composition import Composition
+  from tff_algos.templates.exchange import Exchange
   from tff_algos.templates.stateful_process import StatefulProcess
 
-  composition = Composition(model, hparams, aggregators, init_server, init_client)
+  if norm_limit is not None and not 1 < norm_limit < math.inf:
+    raise InputError(f"norm_limit must be finite and above 1; found {norm_limit}.")
+  composition = Composition(
+    model, hparams, aggregators, init_server, init_client, norm_limit
+  )
   kinds = {"": rounds} if isinstance(rounds, Round) else dict(rounds)
-  exchanges = {name: Exchange(composition, kind) for name, kind in kinds.items()}
+  exchanges = {k: Exchange(composition, kind, k) for k, kind in kinds.items()}
   composition.create_aggregators(exchanges.values())
 
   def client_work(variables, client_state, examples, seed, *, kind=""):
@@ -78,6 +87,14 @@ def compose_process(
     return this.client_update(parts, client_state, examples, seed, h)
 
   accessors = composition.accessors()
+  given: dict[str, Any] = dict(
+    rounds=rounds,
+    aggregators=aggregators,
+    init_server=init_server,
+    init_client=init_client,
+    schedule=schedule,
+    norm_limit=norm_limit,
+  )
 
   def over(reading: ClientReading) -> StatefulProcess:
     return StatefulProcess(
@@ -90,6 +107,7 @@ def compose_process(
       count_traffic=lambda: {n: e.traffic(reading) for n, e in exchanges.items()},
       model=model,
       over=over,
+      recompose=lambda **changed: compose_process(model, hparams, **{**given, **changed}),
     )
 
   return over(composition.files)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos import hyper_parameters
+from tff_algos.aggregators import past_medians
+from tff_algos.aggregators.client_memory import ClientMemoryFactory
 from tff_algos.models.functional import Model
-from tff_algos.templates import client_readings, client_results
+from tff_algos.templates import client_readings, client_results, norm_limits
 from tff_algos.templates.rounds import (
   AggregationFactory,
   ServerState,
@@ -34,10 +36,11 @@ class Composition:
     aggregators: Mapping[str, AggregationFactory],
     init_server: Callable[[], Any],
     init_client: Callable[[], Any],
+    norm_limit: Optional[float],
   ):
-    from tff_algos.aggregators.client_memory import ClientMemoryFactory
-
     self.hparams, self.factories = hparams, dict(aggregators)
+    self.norm_limit = norm_limit
+    self.medians_type = tff.TensorType(np.float32, (past_medians.ROUNDS,))
     self.memories = {
       part: factory
       for part, factory in self.factories.items()
@@ -65,6 +68,14 @@ class Composition:
     self.hparams_type = init_hparams.type_signature.result
     self.client_type = initialize_client.type_signature.result
     self.files = client_readings.FromFiles(model.example_spec)
+
+  def norm_part(self, kind: str) -> str:
+    """The part of a kind of round that says an update's norm; "" without a limit."""
+    if self.norm_limit is None:
+      return ""
+    part = f"{norm_limits.PART}_{kind}" if kind else norm_limits.PART
+    self.factories[part] = past_medians.PastMediansFactory()
+    return part
 
   def constant_hparams(self) -> OrderedDict[str, tf.Tensor]:
     """The tunable hyper-parameters as they were given."""

@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos import client_data, hyper_parameters
-from tff_algos.templates import client_readings, client_results
+from tff_algos.templates import client_readings, client_results, norm_limits
 from tff_algos.templates.composition import Composition
 from tff_algos.templates.ledger import Ledger, RoundTraffic
 from tff_algos.templates.rounds import (
@@ -27,15 +27,26 @@ from tff_algos.templates.rounds import (
 class Exchange:
   """One kind of round, as federated computations."""
 
-  def __init__(self, composition: Composition, kind: Round):
+  def __init__(self, composition: Composition, kind: Round, name: str = ""):
     self._composition, self._round = composition, kind
     own = composition
+    self._norm_part = own.norm_part(name)
 
-    @tff.tensorflow.computation(own.variables_type, own.hparams_type, np.int32)
-    def send(variables, values, round_num):
-      sent = OrderedDict(parts=kind.distribute(variables), hparams=values)
+    known_type = OrderedDict(
+      variables=own.variables_type, hparams=own.hparams_type, round_num=np.int32
+    )
+    if self._norm_part:
+      known_type["medians"] = own.medians_type
+
+    @tff.tensorflow.computation(tff.to_type(known_type))
+    def send(known):
+      sent = OrderedDict(
+        parts=kind.distribute(known["variables"]), hparams=known["hparams"]
+      )
       if own.memories:
-        sent["round_num"] = round_num + 1
+        sent["round_num"] = known["round_num"] + 1
+      if self._norm_part:
+        sent[self._norm_part] = known["medians"]
       return sent
 
     self._send = send
@@ -84,12 +95,24 @@ class Exchange:
       parts = OrderedDict([*received["parts"].items(), *dict(estimates).items()])
       before = client_state.own if own.memories else client_state
       result = client_update(parts, before, examples, seed, h)
+      num_examples = tf.shape(examples.y)[0]
       if is_estimate:
         result = result._replace(client_state=client_state)
-      elif own.memories:
+        return client_results.drop_non_finite(result, client_state, num_examples)
+      part, limit = self._norm_part, own.norm_limit
+      if limit is not None:
+        sent = {k: v for k, v in parts.items() if k in result.message}
+        result = norm_limits.with_norm(result, part)
+      if own.memories:
         memory = client_state.memory
         result = client_results.contribute(own.memories, result, received, memory)
-      return client_results.drop_non_finite(result, client_state, tf.shape(examples.y)[0])
+      done = client_results.drop_non_finite(result, client_state, num_examples)
+      if limit is not None:
+        too_long = norm_limits.is_too_long(
+          done.message[part], limit, received[part], sent
+        )
+        done = norm_limits.drop_too_long(done, client_state, too_long, part)
+      return done
 
     return client_work
 
@@ -106,9 +129,12 @@ class Exchange:
       tff.FederatedType(reading.input_type, tff.CLIENTS),
     )
     def next_fn(state, client_states, client_inputs):
-      to_send = tff.federated_map(
-        self._send, (state.variables, state.hparams, state.round_num)
+      known = OrderedDict(
+        variables=state.variables, hparams=state.hparams, round_num=state.round_num
       )
+      if self._norm_part:
+        known["medians"] = state.aggregator[self._norm_part]
+      to_send = tff.federated_map(self._send, tff.federated_zip(known))
       received = tff.federated_broadcast(to_send)
       read = reading.read(client_inputs, state.round_num)
 
@@ -118,10 +144,10 @@ class Exchange:
         if read.has_examples is None:
           return done
         drop = tff.tensorflow.computation(
-          client_results.drop_empty,
-          (computation.type_signature.result, own.client_type, np.bool_),
+          client_results.drop_unless,
+          (np.bool_, computation.type_signature.result, own.client_type),
         )
-        return tff.federated_map(drop, (done, client_states, read.has_examples))
+        return tff.federated_map(drop, (read.has_examples, done, client_states))
 
       known = tff.federated_value((), tff.CLIENTS)
       for estimate, means in self._estimates:
@@ -219,6 +245,8 @@ class Exchange:
       h = hyper_parameters.with_values(own.hparams, state.hparams)
       changes = OrderedDict()
       for part in self._parts():
+        if part == self._norm_part:
+          continue
         if part in own.memories:
           sent = kind.distribute(state.variables)[part]
           changes[part] = tf.nest.map_structure(tf.subtract, aggregate[part], sent)

@@ -55,13 +55,15 @@ class StatefulProcess(tff.templates.IterativeProcess):
     count_traffic: Optional[Callable[[], Mapping[str, RoundTraffic]]] = None,
     model: Optional[Model] = None,
     over: Optional[Callable[[ClientReading], StatefulProcess]] = None,
+    recompose: Optional[Callable[..., StatefulProcess]] = None,
   ):
     """Checks all types and keeps the computations.
 
     `next_fns` are the `next` of each kind of round by name; `next` itself is the last.
     Where there are several, `schedule` says which follow one another, again and again.
     `client_work` and `model` are kept for who wants to look at what one client does, and
-    `over` for clients who get at their examples in another way.
+    `over` for clients who get at their examples in another way, `recompose` for what
+    `compose_process` takes otherwise.
     `count_traffic` makes `traffic`; default: what crosses in the compiled rounds, without
     parts' names.
 
@@ -116,7 +118,7 @@ class StatefulProcess(tff.templates.IterativeProcess):
     self._initialize_client, self._client_work = initialize_client_fn, client_work
     self._count_traffic = count_traffic
     self._privacy: Optional[GaussianMechanism] = None
-    self._model, self._over = model, over
+    self._model, self._over, self._recompose = model, over, recompose
     self._get_model_weights = get_model_weights
     self._set_model_weights = set_model_weights
     self._get_hparams = get_hparams
@@ -172,6 +174,22 @@ class StatefulProcess(tff.templates.IterativeProcess):
       )
     changed = self._over(reading)
     return changed.with_privacy(self._privacy) if self._privacy else changed
+
+  def recomposed(self, **changed: Any) -> StatefulProcess:
+    """The same process with other arguments of `compose_process`, traced anew.
+
+    For example `process.recomposed(norm_limit=10.0)`.
+
+    Raises:
+      InputError: `compose_process` has not made this process, or a value is out of range.
+    """
+    if self._recompose is None:
+      raise InputError(
+        "This process was not made by compose_process, so nothing of it can be changed: "
+        "change it where it is made."
+      )
+    made = self._recompose(**changed)
+    return made.with_privacy(self._privacy) if self._privacy else made
 
   @property
   def next_fns(self) -> Mapping[str, tff.Computation]:

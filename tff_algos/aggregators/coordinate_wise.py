@@ -1,0 +1,116 @@
+"""Statistics of each coordinate over the clients, which some liars cannot move far.
+
+Yin, Chen, Kannan, Bartlett: "Byzantine-Robust Distributed Learning: Towards Optimal
+Statistical Rates", ICML 2018, Definitions 1 and 2. All clients with a weight above 0
+count alike [paper]; one without, such as one that was dropped, does not. The server sees
+every client's update and holds a whole cohort's at once: neither goes with secure sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.errors import InputError
+
+
+def median_factory() -> tff.aggregators.WeightedAggregationFactory:
+  """The median of each coordinate: of an even number, the mean of the middle two."""
+
+  def median(ordered):
+    count = tf.shape(ordered)[0]
+    return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+
+  return _CoordinateWiseFactory(median)
+
+
+def trimmed_mean_factory(
+  share: float = 0.1,
+) -> tff.aggregators.WeightedAggregationFactory:
+  """The mean of each coordinate without the floor(share * clients) least and largest.
+
+  Args:
+    share: Of the clients, 0 <= share < 0.5: at least that of the liars.
+
+  Raises:
+    InputError: `share` is out of range.
+  """
+  if not 0 <= share < 0.5:
+    raise InputError(f"share must be at least 0 and less than 0.5; found {share}.")
+
+  def trimmed_mean(ordered):
+    count = tf.shape(ordered)[0]
+    # 0.29 * 100 is less than 29.
+    cut = tf.cast(tf.floor(share * tf.cast(count, tf.float64) + 1e-9), tf.int32)
+    return tf.reduce_mean(ordered[cut : count - cut], axis=0)
+
+  return _CoordinateWiseFactory(trimmed_mean)
+
+
+class _CoordinateWiseFactory(tff.aggregators.WeightedAggregationFactory):
+  """Collects all clients' values; `statistic` is of them in order, along axis 0."""
+
+  def __init__(self, statistic: Callable[[tf.Tensor], tf.Tensor]):
+    self._statistic = statistic
+
+  def create(
+    self, value_type: tff.Type, weight_type: tff.Type
+  ) -> tff.templates.AggregationProcess:
+    """The process; where no client counts, its result is 0."""
+    collected_type = tff.to_type(
+      tff.types.structure_from_tensor_type_tree(
+        lambda t: tff.TensorType(t.dtype, (None, *t.shape)), value_type
+      )
+    )
+
+    @tff.tensorflow.computation
+    def nobody():
+      return tff.types.structure_from_tensor_type_tree(
+        lambda t: tf.zeros([0, *t.shape], t.dtype), value_type
+      )
+
+    @tff.tensorflow.computation(collected_type, (value_type, weight_type))
+    def accumulate(collected, client):
+      value, weight = client
+      counts = tf.cast(weight > 0, tf.int32)
+      return tf.nest.map_structure(
+        lambda c, v: tf.concat([c, tf.repeat(v[tf.newaxis], counts, axis=0)], axis=0),
+        collected,
+        value,
+      )
+
+    @tff.tensorflow.computation(collected_type, collected_type)
+    def merge(a, b):
+      return tf.nest.map_structure(lambda x, y: tf.concat([x, y], axis=0), a, b)
+
+    @tff.tensorflow.computation(collected_type)
+    def report(collected):
+      return tf.nest.map_structure(self._of_clients, collected)
+
+    @tff.federated_computation
+    def initialize():
+      return tff.federated_value((), tff.SERVER)
+
+    @tff.federated_computation(
+      initialize.type_signature.result,
+      tff.FederatedType(value_type, tff.CLIENTS),
+      tff.FederatedType(weight_type, tff.CLIENTS),
+    )
+    def next_fn(state, values, weights):
+      clients = tff.federated_zip((values, weights))
+      result = tff.federated_aggregate(clients, nobody(), accumulate, merge, report)
+      return tff.templates.MeasuredProcessOutput(
+        state, result, tff.federated_value((), tff.SERVER)
+      )
+
+    return tff.templates.AggregationProcess(initialize, next_fn)
+
+  def _of_clients(self, collected: tf.Tensor) -> tf.Tensor:
+    nothing = tf.zeros(collected.shape[1:], collected.dtype)
+    return tf.cond(
+      tf.shape(collected)[0] > 0,
+      lambda: tf.ensure_shape(self._statistic(tf.sort(collected, axis=0)), nothing.shape),
+      lambda: nothing,
+    )
