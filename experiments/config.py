@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
@@ -12,6 +13,7 @@ from experiments import trackers
 from experiments.run_folder.folder import OF_A_RUNTIME
 from tasks import registry as tasks_registry
 from tff_algos import runtimes
+from tff_algos.aggregators import table as aggregators
 from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.errors import InputError
 from tff_algos.simulation import availability, schedules, stopping
@@ -48,6 +50,10 @@ class Config:
     personalize_steps: Steps that a client takes for itself in these; 0: none.
     learning_rate_schedule: As `schedules.parse` takes it, the rounds of a cosine filled
       in; None: the learning rate stays.
+    aggregator: What aggregates the model's part of the messages, as
+      `aggregators.table.parse` takes it; None: the algorithm's own.
+    norm_limit: How many times the median of past rounds an update's norm may be; None:
+      it is not looked at.
     dropout: The probability that a client drops out of a round.
     client_duration: How long clients take for a round, as `parse_durations` takes it;
       None: this is not looked at.
@@ -88,6 +94,8 @@ class Config:
   eval_clients_every: int = 0
   personalize_steps: int = 0
   learning_rate_schedule: Optional[str] = None
+  aggregator: Optional[str] = None
+  norm_limit: Optional[float] = None
   dropout: float = 0.0
   client_duration: Optional[str] = None
   round_deadline: Optional[float] = None
@@ -211,6 +219,13 @@ def make_config(
   if config.personalize_steps and not config.eval_clients_every:
     raise InputError(
       "personalize_steps needs eval_clients_every: say after how many rounds to look."
+    )
+  if config.aggregator is not None:
+    algorithm_row.check_aggregator()
+    aggregators.parse(config.aggregator)
+  if config.norm_limit is not None and not 1 < config.norm_limit < math.inf:
+    raise InputError(
+      f"norm_limit must be finite and above 1; found {config.norm_limit:g}."
     )
   trackers.check(config.tracker)
   config.stop_rule()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Optional
 
 from experiments.config import Config, make_hparams
 from experiments.run_folder import fingerprints
 from tasks import registry as tasks_registry
 from tff_algos import hyper_parameters
+from tff_algos.aggregators import table as aggregators
 from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.errors import InputError
 from tff_algos.models.functional import Model
@@ -85,7 +87,7 @@ def prepare(config: Config) -> Prepared:
   loaded = load(config)
   _check_cohort(config, len(loaded.clients))
   _check_metrics(config, loaded.model)
-  process = build(algorithm, loaded, hparams, settings)
+  process = build(config, loaded, hparams, settings)
   return Prepared(config, loaded, hparams, process, settings, personalization)
 
 
@@ -110,25 +112,41 @@ def load(config: Config) -> tasks_registry.LoadedTask:
 
 
 def build(
-  algorithm: Any,
+  config: Config,
   loaded: tasks_registry.LoadedTask,
   hparams: Any,
   settings: loop.Settings,
 ):
-  """The process of an algorithm on a task.
+  """The process of a run.
 
   Args:
-    algorithm: A row of `algorithms.registry`.
+    config: The run's settings.
     loaded: The task.
     hparams: The algorithm's hyper-parameters.
     settings: What the loop takes; clients that it holds out do not count.
   """
-  process = algorithm.build(loaded.model, hparams, **_population(loaded, settings))
+  numbers = _population(loaded, settings)
+  return _build(dataclasses.asdict(config), loaded.model, hparams, numbers)
+
+
+def _build(
+  flags: Mapping[str, Any], model: Model, hparams: Any, numbers: Mapping[str, int]
+) -> StatefulProcess:
+  """The process of a run, by its settings; older folders have fewer of them."""
+  algorithm = algorithms_registry.get(flags["algorithm"])
+  aggregator = None
+  if flags.get("aggregator") is not None:
+    aggregator = aggregators.make(
+      flags["aggregator"], clients_per_round=flags["clients_per_round"]
+    )
+  process = algorithm.build(model, hparams, **numbers, aggregator=aggregator)
   if not isinstance(process, StatefulProcess):
     raise InputError(
       f"The builder of {algorithm.name} gives a {type(process).__name__}: it must give a "
       "tff_algos.StatefulProcess, as compose_process and from_learning_process do."
     )
+  if flags.get("norm_limit") is not None:
+    process = process.recomposed(norm_limit=flags["norm_limit"])
   return process
 
 
@@ -238,7 +256,7 @@ def newest_weights(
     raise InputError(
       f"{run_dir} holds a config.json that is not of train.py: give a run's folder."
     ) from error
-  process = algorithm.build(model, hparams, **numbers)
+  process = _build(manifest["flags"], model, hparams, numbers)
   try:
     restored = checkpoints.restore(
       os.path.join(run_dir, CHECKPOINTS),

@@ -69,8 +69,11 @@ def describe(record: loop.Record) -> str:
   if "learning_rate" in record:
     parts.append(f"learning rate {record['learning_rate']:.4g}")
   parts.append(f"{record['seconds']:.2f} s/round")
+  too_long = record.get("num_too_long", 0)
+  record = {**record, "num_dropped": record.get("num_dropped", 0) - too_long}
   for name, what in (
     ("num_dropped", "dropped as not finite"),
+    ("num_too_long", "dropped for their norm"),
     ("num_dropped_out", "dropped out"),
     ("num_late", "late"),
   ):

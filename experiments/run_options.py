@@ -7,6 +7,7 @@ import sys
 from absl import flags
 
 from tasks import registry as tasks_registry
+from tff_algos.aggregators import table as aggregators
 
 
 def define() -> None:
@@ -174,6 +175,22 @@ def define() -> None:
     "exponential:decay=0.99, decay^t; step:every=50,factor=0.1, factor^floor(t / every); "
     "cosine:rounds=100,final=0, half a cosine from 1 to final, over the run's rounds "
     "where none are given.",
+    **place,
+  )
+  flags.DEFINE_string(
+    "aggregator",
+    None,
+    "What aggregates the model's part of the messages: "
+    + "; ".join(f"{k}, {row.description}" for k, row in aggregators.AGGREGATORS.items())
+    + ". Such as trimmed_mean:share=0.2, dp:noise_multiplier=1. Default: the algorithm's "
+    "own, mostly the mean.",
+    **place,
+  )
+  flags.DEFINE_float(
+    "norm_limit",
+    None,
+    "Drop and count clients whose update's norm is more than so many times the median of "
+    "the last rounds, such as 10; default: none.",
     **place,
   )
   flags.DEFINE_float(

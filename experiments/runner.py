@@ -25,6 +25,7 @@ from tff_algos.simulation import (
   client_evaluation,
   evaluation,
   loop,
+  measurements,
   records,
   traffic,
 )
@@ -218,6 +219,8 @@ def _columns(prepared: Prepared) -> list[str]:
     *(["learning_rate"] if settings.learning_rate_schedule else []),
     *settings.availability.columns(),
     *(_client_columns(prepared) if prepared.config.eval_clients_every else []),
+    *(["num_too_long"] if prepared.config.norm_limit is not None else []),
+    *measurements.record_columns(prepared.process),
     *traffic.record_columns(prepared.process),
   ]
 

@@ -88,7 +88,10 @@ class Meter:
       process = self._prepared.process
     else:
       prepared = self._prepared
-      process = build(registry.get(name), prepared.loaded, hparams, prepared.settings)
+      plain = dataclasses.replace(
+        config, algorithm=name, aggregator=None, norm_limit=None
+      )
+      process = build(plain, prepared.loaded, hparams, prepared.settings)
     try:
       local_models = forgetting.build_local_models(self._model, process)
     except ValueError as error:

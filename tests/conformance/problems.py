@@ -41,7 +41,8 @@ class Problem(NamedTuple):
     numpy_model: The same model of `replay`; None where there is none.
     clients: Client to its stored examples (x, y).
     directory: The same on disk, and for float inputs also a client "nan" and a client
-      "inf", each with one input that is not finite.
+      "inf", each with one input that is not finite; for float labels a client "long", whose
+      labels, a thousand times client 1's, make a long update.
   """
 
   model: functional.Model
@@ -212,6 +213,8 @@ def make(name: str, folder: str) -> Problem:
     spoilt = x.copy()
     spoilt[-1, 0] = float(poison)
     on_disk[poison] = spoilt, y
+  if y.dtype == np.float32:
+    on_disk["long"] = x, 1000 * y
   directory = client_data.write_clients(folder, on_disk, model.example_spec)
   return Problem(model, numpy_model, clients, directory)
 

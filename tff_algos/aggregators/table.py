@@ -45,8 +45,11 @@ def _robust() -> AggregationFactory:
 
 
 def _secure_sum() -> AggregationFactory:
+  import tensorflow as tf
   import tensorflow_federated as tff
 
+  # It leaves assertions unused, of each of which TensorFlow would print a page.
+  tf.get_logger().addFilter(lambda r: "Object was never used" not in r.getMessage())
   return tff.learning.secure_aggregator()
 
 
@@ -74,7 +77,7 @@ AGGREGATORS: dict[str, Aggregator] = {
   "zeroing": Aggregator(_zeroing, "updates far larger than those of past rounds are 0"),
   "clipping": Aggregator(_clipping, "norms cut to the 0.8 quantile of past rounds"),
   "robust": Aggregator(_robust, "zeroing, then clipping; TFF's robust_aggregator"),
-  "dp": Aggregator(_dp, "zeroing, adaptive clipping and Gaussian noise; unweighted"),
+  "dp": Aggregator(_dp, "zeroing, clipping, Gaussian noise, new in each run; unweighted"),
   "secure_sum": Aggregator(_secure_sum, "zeroing, clipping, and secure sums of integers"),
   "median": Aggregator(_median, "each coordinate's median over the clients; unweighted"),
   "trimmed_mean": Aggregator(

@@ -18,6 +18,8 @@ from tff_algos.simulation import (
   checkpoints,
   client_evaluation,
   cohorts,
+  divergence,
+  measurements,
   schedules,
   seeds,
   traffic,
@@ -193,6 +195,7 @@ def simulate(
     raise InputError(
       f"{folder} holds a run's checkpoints: resume that run, or choose another folder."
     )
+  watch = divergence.Watch(records)
   adjust, run_round = _rates(process, settings), _rounds_of(process)
   on_start(records)
   no_bytes = dict.fromkeys(traffic.record_columns(process), 0)
@@ -218,12 +221,14 @@ def simulate(
       seconds=train_seconds,
       **rate,
       **settings.availability.record(attendance),
+      **measurements.record(output.metrics),
       # Late results have been sent too.
       **{**no_bytes, **traffic.record(crossing, len(cohort) + len(attendance.late))},
     )
     is_last = stopping or done == settings.rounds
     if evaluate is not None:
       record.update(_test_metrics(evaluate, process, state, settings, done, is_last))
+    watch.see(record)
     records.append(record)
     if done % settings.eval_every == 0:
       best = best_round.better(best, record, keep_best, process, state)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
+from tff_algos.errors import InputError
 from tff_algos.hyper_parameters import HyperParameters
 
 if TYPE_CHECKING:
   from tff_algos.models.functional import Model
+  from tff_algos.templates.rounds import AggregationFactory
   from tff_algos.templates.stateful_process import StatefulProcess
 
 
@@ -31,8 +33,30 @@ class Algorithm(NamedTuple):
   description: str
   source: str
 
+  @property
+  def takes_aggregator(self) -> bool:
+    """Whether another aggregation of the model's part may take the place of its own.
+
+    Not where the server takes back what a client added before, as TWAFL's does.
+    """
+    return "model_aggregator" in inspect.signature(self.builder).parameters
+
+  def check_aggregator(self) -> None:
+    """Raises `InputError` unless the algorithm takes an aggregator."""
+    if not self.takes_aggregator:
+      raise InputError(
+        f"{self.name} takes no aggregator, as its server needs the plain sum of what "
+        "clients send: leave it out; norm_limit is for every algorithm."
+      )
+
   def build(
-    self, model: Model, hparams: HyperParameters, *, num_clients: int, num_examples: int
+    self,
+    model: Model,
+    hparams: HyperParameters,
+    *,
+    num_clients: int,
+    num_examples: int,
+    aggregator: Optional[AggregationFactory] = None,
   ) -> StatefulProcess:
     """Builds the process.
 
@@ -41,8 +65,15 @@ class Algorithm(NamedTuple):
       hparams: An instance of `hparams_class`.
       num_clients: The number of all clients; used where the algorithm needs it.
       num_examples: The examples of all clients together; used likewise.
+      aggregator: Takes the place of its own for the model's part; None: none does.
+
+    Raises:
+      InputError: It takes no aggregator, or a value is out of range.
     """
     population = {"num_clients": num_clients, "num_examples": num_examples}
     options = inspect.signature(self.builder).parameters
     needed = {name: value for name, value in population.items() if name in options}
-    return self.builder(model, hparams, **needed)
+    if aggregator is None:
+      return self.builder(model, hparams, **needed)
+    self.check_aggregator()
+    return self.builder(model, hparams, model_aggregator=aggregator, **needed)

@@ -42,7 +42,9 @@ def built_once():
 
   That one built anew goes on the same, tests/binaries says.
   """
-  build = _once(preparation.build, lambda row, loaded, hparams, _: (row.name, hparams))
+  build = _once(
+    preparation.build, lambda config, loaded, hparams, _: (config.algorithm, hparams)
+  )
   parts = [
     (preparation, "load", _once(preparation.load)),
     *((module, "build", build) for module in (preparation, meter)),

@@ -1,0 +1,125 @@
+"""Law: a client over the norm limit is as if it had not been there, and is counted.
+
+The limit is a multiple of the median, over the last ten rounds of a kind, of the rounds'
+medians of their clients' norms.
+"""
+
+from __future__ import annotations
+
+import driver
+import numpy as np
+import problems
+import pytest
+
+from tff_algos.errors import InputError
+
+# One part; two parts; several parts; kinds of rounds, and clients that remember; an
+# exchange before the training.
+CASES = {
+  "fedavg": {},
+  "scaffold": {},
+  "fedcurv": {},
+  "twafl": {},
+  "fedagg": driver.ESTIMATES,
+}
+ROUNDS = ((0, 1, 2), (3, 1, 0))
+
+
+@pytest.fixture(scope="module")
+def limited(federate):
+  """`(algorithm, **hyper-parameters) -> Federation` with a limit of 8 medians."""
+  made = {}
+
+  def make(name, **settings):
+    plain = federate(name, **settings)
+    if name not in made:
+      made[name] = plain.process.recomposed(norm_limit=8.0)
+    return driver.Federation(made[name], plain.problem, plain.hparams, plain.seed)
+
+  return make
+
+
+def medians(federation, part="update_norm"):
+  values = np.asarray(federation.state.aggregator[part])
+  return values[~np.isnan(values)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_limit_that_nobody_exceeds_changes_nothing(federate, limited, name):
+  plain, other = federate(name, **CASES[name]), limited(name, **CASES[name])
+  for clients in ROUNDS:
+    plain.round(clients)
+    other.round(clients)
+    driver.assert_same(other.state.variables, plain.state.variables)
+    assert other.training.pop("num_too_long") == 0
+    driver.assert_same(other.training, plain.training)
+  for client, state in plain.client_states.items():
+    driver.assert_same(other.client_states[client], state)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_client_over_the_limit_is_as_one_that_is_not_finite(federate, limited, name):
+  plain, other = federate(name, **CASES[name]), limited(name, **CASES[name])
+  for federation, spoilt in ((plain, "nan"), (other, "long")):
+    federation.round((0, 1, 2)).round((3, 1, 0), {1: spoilt})
+    if name == "fedagg":
+      # What the clients estimate before the training has no limit.
+      continue
+    assert federation.training["num_dropped"] == 1
+  if name == "fedagg":
+    assert other.training["num_too_long"] >= 1
+    return
+  assert other.training["num_too_long"] == 1
+  driver.assert_same(other.state.variables, plain.state.variables)
+  for client, state in plain.client_states.items():
+    driver.assert_same(other.client_states[client], state)
+
+
+def test_medians_are_of_the_norms_of_the_updates(limited):
+  """Of a client alone the update is the way of the server's model."""
+  alone, norms = limited("fedavg"), []
+  for client in (0, 1, 2):
+    before = alone.weights
+    alone.round([client])
+    way = [a.astype(np.float64) - b for a, b in zip(alone.weights, before)]
+    norms.append(np.sqrt(sum(np.sum(w**2) for w in way)))
+  np.testing.assert_allclose(medians(alone), norms, rtol=1e-5)
+  together, of_each = limited("fedavg").round((0, 1, 2)), []
+  for client in (0, 1, 2):
+    of_each += list(medians(limited("fedavg").round([client])))
+  np.testing.assert_allclose(medians(together), [np.median(of_each)], rtol=1e-6)
+  assert together.metrics["aggregator"]["update_norm"] == medians(together)[0]
+
+
+def test_before_there_is_a_median_the_models_own_norm_counts(limited):
+  federation = limited("fedavg")
+  start = federation.weights
+  size = np.sqrt(sum(np.sum(np.float64(w) ** 2) for w in start))
+  federation.round((0, 1, 2), {1: "long"})
+  [median] = medians(federation)
+  assert median < 8 * size
+  assert federation.training["num_too_long"] == 1
+
+
+def test_each_kind_of_round_has_its_own_median(limited):
+  federation = limited("twafl").run(problems.ROUNDS)
+  kinds = [federation.process.kind_of_round(t) for t in range(len(problems.ROUNDS))]
+  for kind in federation.process.next_fns:
+    assert len(medians(federation, f"update_norm_{kind}")) == kinds.count(kind)
+
+
+def test_time_in_which_all_updates_grow_comes_to_an_end(limited):
+  """Those dropped count for the median, so that no run is without clients forever."""
+  federation = limited("fedavg").round((0, 1, 2))
+  longer = {k: "long" for k in (0, 1, 2)}
+  counts = [
+    federation.round((0, 1, 2), longer).training["num_too_long"] for _ in range(4)
+  ]
+  assert counts[0] == 3
+  assert counts[-1] == 0
+
+
+@pytest.mark.parametrize("times", [1.0, -3.0, float("inf"), float("nan")])
+def test_limit_out_of_range_is_refused(federate, times):
+  with pytest.raises(InputError, match="norm_limit must be finite and above 1"):
+    federate("fedavg").process.recomposed(norm_limit=times)

@@ -1,0 +1,56 @@
+"""A run that has come to nothing says so, once."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import pytest
+
+from tff_algos.errors import InputWarning
+from tff_algos.simulation import divergence
+
+
+def record(number, train_loss, *, accepted=10, dropped=0, **others):
+  counts = dict(num_accepted=accepted, num_dropped=dropped)
+  return dict(round=number, train_loss=train_loss, **counts, **others)
+
+
+@pytest.mark.parametrize(
+  "bad, said",
+  [
+    (record(3, 1e13), r"^Round 3: the training loss is 1e\+13, 4e\+12 times the first: "),
+    (record(3, math.inf), "^Round 3: the training loss is inf: "),
+    (record(3, 2.0, test_loss=math.nan), "^Round 3: the test loss is nan: "),
+    (record(3, 2.0, test_loss=301.0), "^Round 3: the test loss is 301, "),
+    (
+      record(3, math.nan, accepted=0, dropped=10),
+      "^Round 3: no client's result could be used: ",
+    ),
+  ],
+)
+def test_divergence_is_said_once(bad, said):
+  watch = divergence.Watch([record(1, 2.5, test_loss=3.0)])
+  with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    watch.see(record(2, 249.0, test_loss=299.0))
+  with pytest.warns(InputWarning, match=said):
+    watch.see(bad)
+  with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    watch.see({**bad, "round": 4})
+    divergence.Watch([record(1, 2.5, test_loss=3.0), bad]).see({**bad, "round": 4})
+
+
+@pytest.mark.parametrize(
+  "fine",
+  [
+    record(2, math.nan, accepted=0),  # Nobody came.
+    record(2, 0.0),
+    record(2, 2.0, test_loss=None),
+  ],
+)
+def test_nothing_is_said_of_a_round_without_clients_or_test(fine):
+  with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    divergence.Watch([record(1, 2.5, test_loss=3.0)]).see(fine)
