@@ -6,6 +6,7 @@ back, their order changes, and client 4 never takes part.
 
 from __future__ import annotations
 
+import pathlib
 from collections import OrderedDict
 from typing import Any, NamedTuple, Optional
 
@@ -208,11 +209,14 @@ def make(name: str, folder: str) -> Problem:
   model, numpy_model, clients = _MAKERS[name]()
   on_disk = {str(client): examples for client, examples in clients.items()}
   x, y = clients[1]
-  for poison in POISONS if x.dtype == np.float32 else ():
+  poisons = POISONS if x.dtype == np.float32 else ()
+  on_disk.update((poison, (x, y)) for poison in poisons)
+  directory = client_data.write_clients(folder, on_disk, model.example_spec)
+  for poison in poisons:  # Which is not written.
     spoilt = x.copy()
     spoilt[-1, 0] = float(poison)
-    on_disk[poison] = spoilt, y
-  directory = client_data.write_clients(folder, on_disk, model.example_spec)
+    path = pathlib.Path(directory.path(poison))
+    path.write_bytes(path.read_bytes().replace(x.tobytes(), spoilt.tobytes()))
   return Problem(model, numpy_model, clients, directory)
 
 

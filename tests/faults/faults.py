@@ -529,6 +529,63 @@ FAULTS = (
     "_rows(examples, order[: n // 2])",
     ("tests/simulation/test_client_evaluation.py",),
   ),
+  # Client files.
+  Fault(
+    "client files: inputs that are not finite are written",
+    "tff_algos/client_data.py",
+    "    if spec.x.dtype.is_floating:\n",
+    "    if False:\n",
+    _of("test_client_data.py", "finite"),
+  ),
+  Fault(
+    "client files: checksums are not compared",
+    "tff_algos/client_data.py",
+    "self._checksums is None or checksum == self._checksums[place]",
+    "True",
+    _of("test_client_data.py", "written_is_found"),
+  ),
+  Fault(
+    "client files: a change of the same size is not seen",
+    "tff_algos/client_data.py",
+    "return found.st_size, found.st_mtime_ns, found.st_ino",
+    "return found.st_size, 0, 0",
+    _of("test_client_data.py", "written_is_found"),
+  ),
+  Fault(
+    "client files: not looked at before they are first read",
+    f"{_SIMULATION}client_files.py",
+    "self._clients.check_files([c for c in clients if c not in self._read], when)",
+    "pass",
+    _of("simulation/test_client_files.py", "swapped"),
+  ),
+  Fault(
+    "client files: not looked at where a round fails",
+    f"{_SIMULATION}client_files.py",
+    "      self._clients.check_files(clients, when, again=True)\n",
+    "",
+    _of("simulation/test_client_files.py", "broken_in_a_run and in_process"),
+  ),
+  Fault(
+    "loop: a round that fails takes those before it with it",
+    f"{_SIMULATION}loop.py",
+    "if folder and round_num > saved:",
+    "if False:",
+    _of("simulation/test_client_files.py", "broken_in_a_run and in_process"),
+  ),
+  Fault(
+    "client source: files are not looked at",
+    f"{_SIMULATION}client_source.py",
+    '    self._clients.check_files(ids, f" in round {self._rounds_done + 1}")\n',
+    "",
+    _of("simulation/test_program.py", "breaks"),
+  ),
+  Fault(
+    "tasks: a name leads out of the cache",
+    "tasks/loading.py",
+    "os.path.basename(name) != name or not",
+    "not",
+    _of("tasks/test_loading.py", "lead_out"),
+  ),
   # Runs and tables.
   Fault(
     "run folder: hyper-parameters are not compared",

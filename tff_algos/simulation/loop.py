@@ -24,6 +24,7 @@ from tff_algos.simulation import (
 )
 from tff_algos.simulation.availability import Attendance, Availability
 from tff_algos.simulation.client_evaluation import EvaluateClients
+from tff_algos.simulation.client_files import ClientFiles
 from tff_algos.simulation.client_state_store import ClientStateStore
 from tff_algos.simulation.schedules import Schedule
 from tff_algos.simulation.stopping import StopRule
@@ -142,7 +143,8 @@ def simulate(
   """Runs a process, on the runtime that is installed.
 
   Every round is a pure function of the states before it and of the seed, so a run that
-  was resumed gives bit for bit what it would have given without a break.
+  was resumed gives bit for bit what it would have given without a break. Where a round
+  fails, there is a checkpoint of the rounds before it.
 
   Args:
     process: The process.
@@ -166,12 +168,11 @@ def simulate(
       the model has no output, the checkpoint belongs to another model or algorithm, a
       new run's folder holds checkpoints, evaluation does not give what the run is to stop
       by, or the process does not take the learning rate schedule.
+    DamagedError: A client's file does not hold what `write_clients` wrote.
   """
   if settings.stop is not None and evaluate is None:
     raise InputError("To stop by a test metric, say how to evaluate.")
-  labels = process.model.labels() if process.model else None
-  if labels is not None:
-    clients.check_labels(labels)
+  files = ClientFiles(clients, process.model)
   settings.attendance(len(clients), 0)
   folder = settings.checkpoint_folder
   store = ClientStateStore(
@@ -193,6 +194,7 @@ def simulate(
     raise InputError(
       f"{folder} holds a run's checkpoints: resume that run, or choose another folder."
     )
+  saved = len(records)
   adjust, run_round = _rates(process, settings), _rounds_of(process)
   on_start(records)
   no_bytes = dict.fromkeys(traffic.record_columns(process), 0)
@@ -202,15 +204,25 @@ def simulate(
     attendance = settings.attendance(len(clients), round_num)
     cohort = attendance.taking_part
     inputs = [_client_input(clients, p, settings.seed, round_num) for p in cohort]
-    state, rate = adjust(state, round_num)
-    before_round(RoundStart(round_num, state, store.get(cohort), inputs))
-    start = time.perf_counter()
-    output = run_round(round_num, state, store.get(cohort), inputs)
+    done, before = round_num + 1, state
+    try:
+      if evaluate_clients is not None and _is_due(settings, done):
+        clients.check_files(clients.ids, f" in round {done}")
+      with files.read_in(done, [clients.ids[p] for p in cohort]):
+        state, rate = adjust(state, round_num)
+        before_round(RoundStart(round_num, state, store.get(cohort), inputs))
+        start = time.perf_counter()
+        output = run_round(round_num, state, store.get(cohort), inputs)
+    except Exception:
+      if folder and round_num > saved:  # The rounds before it are whole.
+        checkpoints.save(
+          folder, before, store, round_num, records, model=process.model, best=best
+        )
+      raise
     state = output.state
     store.put(cohort, output.client_states)
     train_seconds = time.perf_counter() - start
     crossing = process.traffic[process.kind_of_round(round_num)]
-    done = round_num + 1
     stopping = should_stop()
     record = dict(
       round=done,
@@ -228,17 +240,17 @@ def simulate(
     if done % settings.eval_every == 0:
       best = best_round.better(best, record, keep_best, process, state)
     ended_by = _end(records, settings, stopping=stopping)
-    if evaluate_clients is not None and (
-      ended_by or done % settings.eval_clients_every == 0
-    ):
+    if evaluate_clients is not None and (ended_by or _is_due(settings, done)):
       weights = process.get_model_weights(state).trainable
-      record.update(_client_metrics(evaluate_clients, weights, clients, settings))
+      with files.read_in(done, clients.ids):
+        record.update(_client_metrics(evaluate_clients, weights, clients, settings))
     on_round(record)
     every = settings.checkpoint_every
     if folder and (ended_by or (every and done % every == 0)):
       checkpoints.save(
         folder, state, store, done, records, model=process.model, best=best
       )
+      saved = done
   if records:
     best = best_round.better(best, records[-1], keep_best, process, state)
   return Result(state, records, store, ended_by, best)
@@ -255,6 +267,11 @@ def _end(records: list[Record], settings: Settings, *, stopping: bool) -> Option
   if len(records) >= settings.rounds:
     return "rounds"
   return "stopped" if stopping else None
+
+
+def _is_due(settings: Settings, done: int) -> bool:
+  """Whether clients are evaluated after so many rounds, however the run ends."""
+  return done == settings.rounds or done % settings.eval_clients_every == 0
 
 
 def _rounds_of(process: StatefulProcess) -> Callable[..., RoundOutput]:
