@@ -566,6 +566,13 @@ FAULTS = (
     _of("simulation/test_client_files.py", "broken_in_a_run and in_process"),
   ),
   Fault(
+    "client files: not looked at where clients are dropped",
+    f"{_SIMULATION}loop.py",
+    '.get("num_dropped", 0):',
+    '.get("num_dropped", 0) < 0:',
+    _of("simulation/test_client_files.py", "broken_in_a_run and in_process"),
+  ),
+  Fault(
     "loop: a round that fails takes those before it with it",
     f"{_SIMULATION}loop.py",
     "if folder and round_num > saved:",

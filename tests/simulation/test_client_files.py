@@ -26,10 +26,17 @@ def _out_of_range(path: pathlib.Path):
   path.write_bytes(path.read_bytes()[:-4] + np.int32(7).tobytes())
 
 
+def _not_finite(path: pathlib.Path):
+  """The first input, for which the client counts for nothing in its round."""
+  content = path.read_bytes()
+  path.write_bytes(content[:8] + np.float32(np.nan).tobytes() + content[12:])
+
+
 _BREAKS = {
   "gone": (pathlib.Path.unlink, "is not there"),
   "cut": (lambda path: path.write_bytes(path.read_bytes()[:-3]), "does not hold"),
   "label out of range": (_out_of_range, "does not hold"),
+  "not finite": (_not_finite, "does not hold"),
 }
 
 

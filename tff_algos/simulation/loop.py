@@ -204,15 +204,19 @@ def simulate(
     attendance = settings.attendance(len(clients), round_num)
     cohort = attendance.taking_part
     inputs = [_client_input(clients, p, settings.seed, round_num) for p in cohort]
+    ids = [clients.ids[p] for p in cohort]
     done, before = round_num + 1, state
     try:
       if evaluate_clients is not None and _is_due(settings, done):
         clients.check_files(clients.ids, f" in round {done}")
-      with files.read_in(done, [clients.ids[p] for p in cohort]):
+      with files.read_in(done, ids):
         state, rate = adjust(state, round_num)
         before_round(RoundStart(round_num, state, store.get(cohort), inputs))
         start = time.perf_counter()
         output = run_round(round_num, state, store.get(cohort), inputs)
+        # Which may be for what a file has come to hold.
+        if output.metrics["client_work"]["train"].get("num_dropped", 0):
+          clients.check_files(ids, f" in round {done}")
     except Exception:
       if folder and round_num > saved:  # The rounds before it are whole.
         checkpoints.save(
