@@ -220,7 +220,7 @@ def _columns(prepared: Prepared) -> list[str]:
     *settings.availability.columns(),
     *(_client_columns(prepared) if prepared.config.eval_clients_every else []),
     *(["num_too_long"] if prepared.config.norm_limit is not None else []),
-    *measurements.record_columns(prepared.process),
+    *measurements.aggregators_columns(prepared.process),
     *traffic.record_columns(prepared.process),
   ]
 

@@ -44,7 +44,8 @@ def load(
 
   Raises:
     DataMissingError: The data are not on this machine; the message says how to get them.
-    InputError: The split, the data or the model cannot be used; the message says why.
+    InputError: The split, the data, the model or the task's name cannot be used; the
+      message says why.
   """
   import tensorflow as tf
 
@@ -52,6 +53,7 @@ def load(
   from tasks.models import layers
   from tff_algos.models import functional, keras
 
+  _check_name(task.name)
   data = dataset_lib.check(task.load_data(data_dir, cache_dir))
   split = split_over_clients(data, partition, num_clients, partition_seed)
   spec = functional.ExampleSpec(
@@ -72,6 +74,15 @@ def load(
     note=data.note,
     layers=layers.describe_layers(keras_model),
   )
+
+
+def _check_name(name: str) -> None:
+  """Raises `InputError` for what is no part of a file's name: it may lead elsewhere."""
+  if not name or os.path.basename(name) != name or not name.isprintable():
+    raise InputError(
+      f"The task's name is {name!r}, which no folder's name can begin with: give it one "
+      "without separators."
+    )
 
 
 def split_over_clients(
@@ -126,7 +137,7 @@ def _put_on_disk(
   if os.path.isdir(folder):
     try:
       found = client_data.ClientDirectory(folder)
-      found.check_files(spec)
+      found.check_files(found.ids)
       return found
     except (DamagedError, FileNotFoundError) as error:
       print(f"{error} The clients are written anew.", file=sys.stderr)

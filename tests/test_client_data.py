@@ -55,6 +55,9 @@ def _populations(draw):
     )
     for i, n in enumerate(sizes)
   }
+  for x, _ in clients.values():
+    if x.dtype == np.float32:  # In which NaN is refused.
+      x[~np.isfinite(x)] = 0
   return ExampleSpec(*(tf.TensorSpec(s, d) for d, s in parts)), clients
 
 
@@ -163,7 +166,6 @@ def _write_and_read(folder, x, y, x_dtype, y_dtype=tf.int32):
   "given, dtype, stored",
   [
     (np.array([0.1, -2.5, 1e-60]), np.float32, np.float32([0.1, -2.5, 0])),
-    (np.array([np.nan, np.inf, 1]), np.float32, np.float32([np.nan, np.inf, 1])),
     (np.array([2**24 + 1, 3]), np.float32, np.float32([2**24, 3])),
     (np.array([-(2**31), 2**31 - 1]), np.int32, np.int32([-(2**31), 2**31 - 1])),
     (np.array([0, 255]), np.uint8, np.uint8([0, 255])),
@@ -181,6 +183,13 @@ def test_numbers_are_cast_where_only_rounding_is_lost(tmp_path, given, dtype, st
   _assert_same((x, y), (stored, np.int32(labels)))
   x, y = _write_and_read(tmp_path / "labels", labels, given, tf.int32, dtype)
   _assert_same((x, y), (np.int32(labels), stored))
+
+
+def test_labels_that_are_no_numbers_are_kept(tmp_path):
+  """They may say that there is none."""
+  labels = np.float32([np.nan, np.inf, 1])
+  _, y = _write_and_read(tmp_path, [1, 2, 3], labels, tf.float32, tf.float32)
+  _assert_same([y], [labels])
 
 
 def test_files_of_cast_arrays_are_those_of_arrays_that_fit(tmp_path):
@@ -301,6 +310,28 @@ def test_arrays_that_do_not_fit_are_refused_before_anything_is_written(
   assert not folder.exists()
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_inputs_that_are_not_finite_are_refused_with_their_client(tmp_path, dtype, value):
+  x = np.zeros((5, 2, 3))
+  x[[1, 4], 1, 2] = value
+  spec = ExampleSpec(tf.TensorSpec([2, 3], dtype), _SPEC.y)
+  clients = {"good": (np.ones_like(x), range(5)), "bad": (x, range(5))}
+  with pytest.raises(InputError) as caught:
+    client_data.write_clients(str(tmp_path / "clients"), clients, spec)
+  text = str(caught.value)
+  assert text.startswith(
+    "The inputs of client 'bad' hold NaN or infinite numbers in 2 of"
+  )
+  assert "5 examples, number 1 the first:" in text and "\n" not in text
+  assert not (tmp_path / "clients").exists()
+
+
+def test_finite_inputs_whose_sum_is_not_are_written(tmp_path):
+  x, _ = _write_and_read(tmp_path, np.float32([_LARGEST] * 4), range(4), tf.float32)
+  assert (x == np.float32(_LARGEST)).all()
+
+
 @pytest.mark.parametrize(
   "content",
   [
@@ -310,6 +341,8 @@ def test_arrays_that_do_not_fit_are_refused_before_anything_is_written(
     '{"ids": ["a", "b"], "num_examples": [1]}',
     '{"ids": ["a", "a"], "num_examples": [1, 2]}',
     '{"ids": ["a"], "num_examples": ["many"]}',
+    '{"ids": ["a"], "num_examples": [1], "checksums": [1, 2]}',
+    '{"ids": ["a"], "num_examples": [1], "checksums": 7}',
   ],
 )
 def test_list_of_clients_that_is_none_is_refused(tmp_path, content):
@@ -356,6 +389,115 @@ def test_writing_cut_short_leaves_no_list_of_clients(tmp_path, monkeypatch, had_
       )
   with pytest.raises(FileNotFoundError):
     client_data.ClientDirectory(str(tmp_path))
+
+
+# --- Files that are not what was written ----------------------------------------------
+
+
+def _population(folder) -> client_data.ClientDirectory:
+  """Three clients of four examples each."""
+  data = {client: _examples(4, seed=i) for i, client in enumerate("abc")}
+  return client_data.write_clients(str(folder), data, _SPEC)
+
+
+def _flip(path: pathlib.Path):
+  content = bytearray(path.read_bytes())
+  content[-9] ^= 1
+  path.write_bytes(content)
+
+
+def _swap(path: pathlib.Path):
+  """With the next client's, both as long as before."""
+  other = path.with_name("0000002.client")
+  path.rename(path.with_name("x"))
+  other.rename(path)
+  path.with_name("x").rename(other)
+
+
+_BREAKS = {
+  "gone": (pathlib.Path.unlink, "is not there"),
+  "empty": (lambda path: path.write_bytes(b""), "does not hold"),
+  "cut": (lambda path: path.write_bytes(path.read_bytes()[:-1]), "does not hold"),
+  "longer": (lambda path: path.write_bytes(path.read_bytes() + b"?"), "does not hold"),
+  "one bit": (_flip, "does not hold what was written to it"),
+  "swapped": (_swap, "does not hold what was written to it"),
+  "a folder": (lambda path: (path.unlink(), path.mkdir()), "cannot be opened (Is a"),
+}
+each_break = pytest.mark.parametrize("kind", _BREAKS)
+
+
+def _assert_found(clients, path, words, **options):
+  with pytest.raises(DamagedError) as caught:
+    clients.check_files(clients.ids, " in round 7", **options)
+  text = str(caught.value)
+  told = f"The examples of client 'b' cannot be read in round 7: {path} {words}"
+  assert text.startswith(told) and "\n" not in text
+
+
+@each_break
+@pytest.mark.parametrize("was_right_before", [False, True])
+def test_file_that_is_not_what_was_written_is_found(tmp_path, kind, was_right_before):
+  clients = _population(tmp_path)
+  if was_right_before:
+    clients.check_files(clients.ids)
+  path = pathlib.Path(clients.path("b"))
+  damage, words = _BREAKS[kind]
+  damage(path)
+  clients.check_files("a")
+  for _ in range(2):
+    _assert_found(clients, path, words)
+
+
+@each_break
+def test_file_of_another_file_system_is_looked_at_too(tmp_path, kind):
+  if kind in ("gone", "a folder"):
+    clients = _population(tmp_path).in_memory()
+    tf.io.gfile.remove(clients.path("b"))
+    _assert_found(clients, clients.path("b"), "is not there")
+    return
+  _population(tmp_path)
+  damage, words = _BREAKS[kind]
+  damage(tmp_path / "0000" / "0000001.client")
+  clients = client_data.ClientDirectory(str(tmp_path)).in_memory()
+  _assert_found(clients, clients.path("b"), words)
+
+
+def test_file_is_read_once_but_when_it_changes_or_is_asked_for_again(
+  tmp_path, monkeypatch
+):
+  clients, read = _population(tmp_path), []
+  problem = client_data.ClientDirectory._problem
+
+  def note(self, client, path):
+    read.append(client)
+    return problem(self, client, path)
+
+  monkeypatch.setattr(client_data.ClientDirectory, "_problem", note)
+  for _ in range(2):
+    clients.check_files("ab")
+  assert read == ["a", "b"]
+  os.utime(clients.path("b"), ns=(1, 1))
+  clients.check_files("abc")
+  assert read == ["a", "b", "b", "c"]
+  clients.check_files("ca", again=True)
+  assert read == ["a", "b", "b", "c", "c", "a"]
+
+
+def test_folder_older_than_checksums_is_read(tmp_path):
+  """Only missing files, and other numbers of examples, are found."""
+  clients = _population(tmp_path)
+  manifest = tmp_path / "clients.json"
+  content = json.loads(manifest.read_text())
+  del content["checksums"]
+  manifest.write_text(json.dumps(content))
+  old = client_data.ClientDirectory(str(tmp_path))
+  path = pathlib.Path(clients.path("b"))
+  _flip(path)
+  old.check_files(old.ids)
+  _BREAKS["empty"][0](path)
+  _assert_found(old, path, "does not hold")
+  path.unlink()
+  _assert_found(old, path, "is not there")
 
 
 # --- Reading inside a computation ---------------------------------------------------

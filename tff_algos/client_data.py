@@ -4,23 +4,26 @@ A process is handed the *path* of a client's file, never its examples, so nothin
 path crosses a TFF boundary. Paths are whatever TensorFlow's file system reads.
 
 A file is the number of examples as int64, then all inputs, then all labels, as raw
-little-endian bytes; their sizes follow from the model's `ExampleSpec`.
+little-endian bytes; their sizes follow from the model's `ExampleSpec`. A folder's list of
+clients has the CRC-32 of each file.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import uuid
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from tff_algos import durable_files
+from tff_algos import client_arrays, durable_files
 from tff_algos.errors import DamagedError, InputError
 from tff_algos.models.functional import ExampleSpec
 
@@ -29,9 +32,10 @@ _SUFFIX = ".client"
 _HEADER_BYTES = 8
 # A folder of a million files is slow on many file systems.
 _FILES_IN_FOLDER = 1000
+_READ_AT_ONCE = 1 << 20
 
 # Part of every name that a cache gives to client files: count it up when they change.
-FORMAT = 2
+FORMAT = 3
 
 
 class ClientInput(NamedTuple):
@@ -125,15 +129,25 @@ class ClientDirectory:
       self.ids: tuple[str, ...] = tuple(content["ids"])
       self.num_examples = np.asarray(content["num_examples"], np.int64)
       self._extreme_labels = content.get("extreme_labels", ())
+      # None in folders that are older than checksums.
+      self._checksums: Optional[list[int]] = content.get("checksums")
+      num_checksums = len(self.ids if self._checksums is None else self._checksums)
     except (ValueError, KeyError, TypeError) as error:
       raise DamagedError(
         f"{manifest} does not hold what write_clients wrote: write the clients again."
       ) from error
     self._places = {client: i for i, client in enumerate(self.ids)}
-    if len(self._places) < len(self.ids) or self.num_examples.shape != (len(self.ids),):
+    # What a file was like when its content was found to be what was written.
+    self._checked: dict[str, Optional[_Stamp]] = {}
+    num_clients = len(self.ids)
+    if len(self._places) < num_clients or self.num_examples.shape != (num_clients,):
       raise DamagedError(
         f"{manifest} names a client twice, or has not one number of examples for each: "
         "write the clients again."
+      )
+    if num_checksums != num_clients:
+      raise DamagedError(
+        f"{manifest} has not one checksum for each client: write the clients again."
       )
 
   def __len__(self) -> int:
@@ -156,21 +170,59 @@ class ClientDirectory:
     tf.io.gfile.copy(manifest, os.path.join(folder, _MANIFEST))
     return ClientDirectory(folder)
 
-  def check_files(self, spec: ExampleSpec) -> None:
-    """Looks whether each client's file is as long as its examples are, on a local disk.
+  def check_files(
+    self, clients: Iterable[str], when: str = "", *, again: bool = False
+  ) -> None:
+    """Looks whether clients' files hold what `write_clients` wrote.
+
+    A file is read once, and a local one again when it was changed since. Those of folders
+    older than checksums only have to be there.
+
+    Args:
+      clients: The clients, such as a cohort.
+      when: For messages, such as " in round 7".
+      again: Whether to read all of them, also those that were found right.
 
     Raises:
-      DamagedError: One is not, or is not there, as after a power cut.
+      DamagedError: One does not, or cannot be read.
     """
-    of_one = _bytes_of(spec.x) + _bytes_of(spec.y)
-    for place, count in enumerate(self.num_examples):
-      path = os.path.join(self.folder, _file_name(place))
-      size = os.path.getsize(path) if os.path.isfile(path) else None
-      if size != _HEADER_BYTES + count * of_one:
+    for client in clients:
+      path = self.path(client)
+      stamp = None
+      if "://" not in path:
+        with contextlib.suppress(OSError):
+          stamp = _stamp(path)
+      if not again and client in self._checked and self._checked[client] == stamp:
+        continue
+      problem = self._problem(client, path)
+      if problem:
+        self._checked.pop(client, None)
         raise DamagedError(
-          f"{path}, of client {self.ids[place]!r}, is damaged: it has {size} bytes for "
-          f"{count} examples of {of_one}."
+          f"The examples of client {client!r} cannot be read{when}: {path} {problem}; "
+          "put the file back, or write the clients again."
         )
+      self._checked[client] = stamp
+
+  def _problem(self, client: str, path: str) -> str:
+    """What is wrong with a client's file; "" for nothing."""
+    place = self._places[client]
+    try:
+      # TensorFlow takes far longer to open a local file.
+      with tf.io.gfile.GFile(path, "rb") if "://" in path else open(path, "rb") as f:
+        header = f.read(_HEADER_BYTES)
+        checksum = zlib.crc32(header)
+        while self._checksums is not None and (content := f.read(_READ_AT_ONCE)):
+          checksum = zlib.crc32(content, checksum)
+    except (FileNotFoundError, tf.errors.NotFoundError):
+      return "is not there"
+    except OSError as error:
+      return f"cannot be opened ({error.strerror})"
+    except tf.errors.OpError as error:
+      return f"cannot be opened ({error.message})"
+    is_right = header == np.int64(self.num_examples[place]).tobytes() and (
+      self._checksums is None or checksum == self._checksums[place]
+    )
+    return "" if is_right else "does not hold what was written to it"
 
   def path(self, client: str) -> str:
     """The client's data file.
@@ -211,6 +263,16 @@ class ClientDirectory:
     return x.numpy(), y.numpy()
 
 
+# Of a file that stays the same: its size, when it was changed, and which it is, as files
+# that swap their names keep both.
+_Stamp = tuple[int, int, int]
+
+
+def _stamp(path: str) -> _Stamp:
+  found = os.stat(path)
+  return found.st_size, found.st_mtime_ns, found.st_ino
+
+
 def _file_name(place: int) -> str:
   folder = f"{place // _FILES_IN_FOLDER:04d}"
   return os.path.join(folder, f"{place:07d}{_SUFFIX}")
@@ -234,34 +296,44 @@ def write_clients(
     spec: Shape and dtype of one example; arrays of another shape are refused.
 
   Raises:
-    InputError: A client is empty, or an array does not fit `spec`: its shape, or a value
-      that the dtype cannot hold, such as a fraction where the labels are int32.
+    InputError: A client is empty, an input is NaN or infinite, or an array does not fit
+      `spec`: its shape, or a value that the dtype cannot hold, such as a fraction where
+      the labels are int32.
   """
   if not clients:
     raise InputError("There are no clients to write: give at least one.")
   for client, (x, y) in clients.items():
-    _as_stored(client, x, y, spec)
+    x, _ = client_arrays.as_stored(client, x, y, spec)
+    if spec.x.dtype.is_floating:
+      client_arrays.check_finite(client, x)
   manifest = os.path.join(folder, _MANIFEST)
   if tf.io.gfile.exists(manifest):  # It would not fit the new files.
     tf.io.gfile.remove(manifest)
   num_examples: list[int] = []
+  checksums: list[int] = []
   extreme_labels: list[tuple[int, str]] = []
   for place, (client, examples) in enumerate(clients.items()):
     # Once more, as all clients' casts together may be too much for the memory.
-    x, y = _as_stored(client, *examples, spec)
+    x, y = client_arrays.as_stored(client, *examples, spec)
     path = os.path.join(folder, _file_name(place))
     if place % _FILES_IN_FOLDER == 0:
       tf.io.gfile.makedirs(os.path.dirname(path))
+    checksum = 0
     with tf.io.gfile.GFile(path, "wb") as f:
-      f.write(np.int64(len(y)).tobytes())
-      f.write(x.tobytes())
-      f.write(y.tobytes())
+      for part in (np.int64(len(y)), x, y):
+        raw = part.tobytes()
+        f.write(raw)
+        checksum = zlib.crc32(raw, checksum)
     num_examples.append(len(y))
+    checksums.append(checksum)
     if spec.y.dtype.is_integer:
       labels = [(int(label), client) for label in (y.min(), y.max())]
       extreme_labels = _extremes([*extreme_labels, *labels])
   content = dict(
-    ids=list(clients), num_examples=num_examples, extreme_labels=extreme_labels
+    ids=list(clients),
+    num_examples=num_examples,
+    checksums=checksums,
+    extreme_labels=extreme_labels,
   )
   if "://" in folder:
     with tf.io.gfile.GFile(manifest, "w") as f:
@@ -276,56 +348,6 @@ def write_clients(
 def _extremes(labels: list[tuple[int, str]]) -> list[tuple[int, str]]:
   """The lowest and the highest label, each with the first client that has it."""
   return [choose(labels, key=lambda pair: pair[0]) for choose in (min, max)]
-
-
-def _as_stored(
-  client: str, x: npt.ArrayLike, y: npt.ArrayLike, spec: ExampleSpec
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-  """The client's inputs and labels as arrays of the dtypes of `spec`."""
-  try:
-    x, y = np.asarray(x), np.asarray(y)
-  except ValueError as error:
-    raise InputError(
-      f"The examples of client {client!r} make no array: give all the same shape."
-    ) from error
-  if not (x.ndim and y.ndim):
-    raise InputError(
-      f"Client {client!r} has a single number: give an array with a row an example."
-    )
-  if len(y) == 0:
-    raise InputError(f"Client {client!r} is empty: leave it out or give it examples.")
-  if len(x) != len(y):
-    raise InputError(
-      f"Client {client!r} has {len(x)} inputs but {len(y)} labels: they must be as many."
-    )
-  return _cast(client, "inputs", x, spec.x), _cast(client, "labels", y, spec.y)
-
-
-def _cast(
-  client: str, what: str, array: npt.NDArray[Any], expected: tf.TensorSpec
-) -> npt.NDArray[Any]:
-  shape, dtype = tuple(expected.shape.as_list()), expected.dtype.as_numpy_dtype
-  kinds = expected.dtype.is_bool, expected.dtype.is_integer, expected.dtype.is_floating
-  is_number = any(kinds) and array.dtype.kind in "biuf"
-  if array.shape[1:] != shape or not (is_number or array.dtype == dtype):
-    raise InputError(
-      f"The {what} of client {client!r} are {array.dtype} {array.shape[1:]} each, but "
-      f"the model takes {expected.dtype.name} {shape}."
-    )
-  if array.dtype == dtype:
-    return array
-  with np.errstate(all="ignore"):
-    cast = array.astype(dtype)
-    if expected.dtype.is_floating:
-      is_held = np.isfinite(cast) | ~np.isfinite(array)
-    else:
-      is_held = cast == array
-  if not is_held.all():
-    raise InputError(
-      f"The {what} of client {client!r} hold {array[~is_held][0]}, which is no "
-      f"{expected.dtype.name}: change such values, or the ExampleSpec's dtype."
-    )
-  return cast
 
 
 def fingerprint(*parts: object) -> str:

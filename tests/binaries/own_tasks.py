@@ -80,4 +80,5 @@ def _load_none(data_dir, cache_dir):
 
 
 broken_loader = good._replace(load_data=_load_none)
+name_of_a_path = good._replace(name="../../outside")
 not_a_task = 7

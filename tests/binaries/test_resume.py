@@ -370,16 +370,60 @@ def test_task_that_is_another_behind_its_name_is_refused(
   assert _times(mine.run_dir) == before
 
 
-def test_client_files_that_somebody_has_changed_are_refused(mine, run_mine, tmp_path):
-  cache = tmp_path / "cache"
+def test_client_files_that_somebody_has_changed_are_made_anew(mine, run_mine, tmp_path):
+  """Before a run, also before it is gone on with."""
+  run_dir, cache = tmp_path / "run", tmp_path / "cache"
+  shutil.copytree(mine.run_dir, run_dir)
   shutil.copytree(mine.folder / "cache", cache)
   path = min(cache.rglob("*.client"))
   content = path.read_bytes()
   path.write_bytes(content[:-5] + bytes([content[-5] ^ 1]) + content[-4:])
-  flags = [f"--run_dir={mine.run_dir}", f"--cache_dir={cache}", "--rounds=3", "--resume"]
+  flags = [f"--run_dir={run_dir}", f"--cache_dir={cache}", "--rounds=3", "--resume"]
   done = run_mine(*flags)
-  assert_refused(done, "client_files='")
-  assert "test_set" not in done.err
+  assert done.status == 0
+  assert f"{path} does not hold what was written to it" in done.err
+  assert done.err.endswith("The clients are written anew.\n")
+  assert path.read_bytes() == content
+  assert len(metrics(run_dir)) == 3
+
+
+def _break_a_file(run_forked, folder, *flags: str):
+  """Cuts a client's file after round 4 of a run; all clients are in each."""
+  run_dir, where = place(folder)
+  flags = (*SMALL, *where, "--clients_per_round=8", "--checkpoint_every=0", *flags)
+  find = f"import pathlib; [path] = pathlib.Path({str(folder)!r}).rglob('*5.client')"
+  cut = f"{find}; path.write_bytes(path.read_bytes()[:-1])"
+  done = run_forked(*flags, "--rounds=6", cwd=folder, before=at_round(4, cut))
+  assert done.status == 2
+  [path] = folder.rglob("*5.client")
+  words = f"cannot be read in round 5: {path} does not hold what was written to it; "
+  assert words in done.err and "client '" in done.err
+  assert done.err.count("\n") == 1
+  assert len(metrics(run_dir)) == 4
+  assert (run_dir / "checkpoints" / "round_0000004").is_dir()
+
+
+@pytest.mark.parametrize(
+  "flags", [["--runtime=local_worker"], ["--runtime=dask", "--workers=2"]]
+)
+def test_client_file_that_breaks_in_a_run_ends_it_with_one_sentence(
+  run_forked, tmp_path, flags
+):
+  _break_a_file(run_forked, tmp_path, *flags)
+
+
+def test_run_that_a_broken_client_file_ended_is_gone_on_with(run_forked, tmp_path):
+  """From its last round, which was no checkpoint's turn; the file is made anew."""
+  _break_a_file(run_forked, tmp_path)
+  (run_dir, where), (other, _) = place(tmp_path), place(tmp_path, "unbroken")
+  flags = [*SMALL, *where, "--clients_per_round=8", "--checkpoint_every=0", "--rounds=6"]
+  done = run_forked(*flags, "--resume", cwd=tmp_path)
+  assert done.status == 0
+  assert done.err.endswith("The clients are written anew.\n")
+  done = run_forked(*flags, f"--run_dir={other}", cwd=tmp_path)
+  assert (done.status, done.err) == (0, "")
+  assert without_seconds(metrics(run_dir)) == without_seconds(metrics(other))
+  assert [int(row["round"]) for row in metrics(run_dir)] == [1, 2, 3, 4, 5, 6]
 
 
 def test_what_does_not_change_the_numbers_may_differ(mine, run_mine, tmp_path):

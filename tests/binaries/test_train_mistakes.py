@@ -124,6 +124,13 @@ _MISTAKES = {
   "predictions of another rank": (["--task=own_tasks:not_flat"], ["shape"]),
   "model that is not built": (["--task=own_tasks:not_built"], ["not built"]),
   "task with an impossible default": (["--task=own_tasks:no_hparam"], ["epochs"]),
+  "task named like a path": (
+    ["--task=own_tasks:name_of_a_path"],
+    ["'../../outside'", "without separators"],
+  ),
+  "task that is a path": (["--task=../../outside"], ["no task '../../outside'"]),
+  "task of a path": (["--task=../../outside:task"], ["cannot be imported"]),
+  "task of a module that is a path": (["--task=/outside:task"], ["cannot be imported"]),
   "task without a module": (["--task=:"], ["':'", "cannot be imported"]),
   "cache that is not local": (["--cache_dir=gs://a/b"], ["gs://a/b", "local folder"]),
   "missing file of flags": (["--flagfile=no_such_file"], ["no_such_file"]),

@@ -6,6 +6,7 @@ back, their order changes, and client 4 never takes part.
 
 from __future__ import annotations
 
+import pathlib
 from collections import OrderedDict
 from typing import Any, NamedTuple, Optional
 
@@ -41,8 +42,8 @@ class Problem(NamedTuple):
     numpy_model: The same model of `replay`; None where there is none.
     clients: Client to its stored examples (x, y).
     directory: The same on disk, and for float inputs also a client "nan" and a client
-      "inf", each with one input that is not finite; for float labels a client "long", whose
-      labels, a thousand times client 1's, make a long update.
+      "inf", each with one input that is not finite; for float labels a client "long",
+      whose labels, a thousand times client 1's, make a long update.
   """
 
   model: functional.Model
@@ -209,13 +210,16 @@ def make(name: str, folder: str) -> Problem:
   model, numpy_model, clients = _MAKERS[name]()
   on_disk = {str(client): examples for client, examples in clients.items()}
   x, y = clients[1]
-  for poison in POISONS if x.dtype == np.float32 else ():
-    spoilt = x.copy()
-    spoilt[-1, 0] = float(poison)
-    on_disk[poison] = spoilt, y
+  poisons = POISONS if x.dtype == np.float32 else ()
+  on_disk.update((poison, (x, y)) for poison in poisons)
   if y.dtype == np.float32:
     on_disk["long"] = x, 1000 * y
   directory = client_data.write_clients(folder, on_disk, model.example_spec)
+  for poison in poisons:  # Which is not written.
+    spoilt = x.copy()
+    spoilt[-1, 0] = float(poison)
+    path = pathlib.Path(directory.path(poison))
+    path.write_bytes(path.read_bytes().replace(x.tobytes(), spoilt.tobytes()))
   return Problem(model, numpy_model, clients, directory)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import sys
 
 import distributed
@@ -11,6 +12,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_algos
+from tff_algos import client_data
 from tff_algos.runtimes import blocks, dask_context, dask_worker, execution
 
 
@@ -162,6 +164,32 @@ def test_a_clients_own_error_names_the_client(on_cluster):
   with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)Client 2 .*too many"):
     compute([0, 1, 7, 2])
   assert compute([0, 1, 2]) == 3
+
+
+@pytest.mark.parametrize("count", [1, 20])
+def test_a_file_that_is_cut_is_told_with_its_path(on_cluster, tmp_path, count):
+  """On the worker, so a copy of its own may be: alone, and one of many clients."""
+  spec = tff_algos.ExampleSpec(
+    tf.TensorSpec([2], tf.float32), tf.TensorSpec([], tf.int32)
+  )
+  data = {str(i): (np.ones((3, 2)), [0, 1, 2]) for i in range(count)}
+  clients = tff_algos.write_clients(str(tmp_path), data, spec)
+  path = pathlib.Path(clients.path("0"))
+  path.write_bytes(path.read_bytes()[:-1])
+
+  @tff.tensorflow.computation(np.str_)
+  def add_up(path):
+    return tf.reduce_sum(client_data.read(path, spec).x)
+
+  @tff.federated_computation(tff.FederatedType(np.str_, tff.CLIENTS))
+  def compute(paths):
+    return tff.federated_sum(tff.federated_map(add_up, paths))
+
+  with pytest.raises(tff_algos.InputError) as caught:
+    compute([clients.path(c) for c in clients.ids])
+  text = str(caught.value)
+  assert f"finds a file that is cut, or of another model's examples: {path}. E" in text
+  assert "\n" not in text
 
 
 # --- Machines that round otherwise ------------------------------------------------------

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import pathlib
-import shutil
 
 import numpy as np
 import pytest
-import tensorflow as tf
 import tree
 
 from tff_algos import client_data
@@ -395,17 +392,6 @@ def test_new_run_over_checkpoints_of_another_is_refused(notes, federation, tmp_p
   assert len(notes.rounds) == 2
 
 
-def test_cut_short_client_file_stops_the_run(process_of, federation, tmp_path):
-  folder = tmp_path / "clients"
-  shutil.copytree(federation.clients.folder, folder)
-  damaged = client_data.ClientDirectory(str(folder))
-  path = pathlib.Path(damaged.path("client 1"))
-  path.write_bytes(path.read_bytes()[:-3])
-  settings = loop.Settings(rounds=1, clients_per_round=6)
-  with pytest.raises(tf.errors.InvalidArgumentError, match="Not a client file"):
-    loop.simulate(process_of("fedavg"), damaged, settings)
-
-
 # --- The best round -----------------------------------------------------------------
 
 # The test metric after each round of `_Notes`, whose state is the number of rounds.
@@ -480,7 +466,7 @@ def _without_seconds(records: list[dict]) -> list[dict]:
   return [{k: v for k, v in r.items() if k not in _SECONDS} for r in records]
 
 
-def _run(process, federation, folder, rounds: int = 6, clients=None, **options):
+def _run(process, federation, folder, rounds: int = 6, **options):
   settings = loop.Settings(
     rounds=rounds,
     clients_per_round=3,
@@ -492,7 +478,7 @@ def _run(process, federation, folder, rounds: int = 6, clients=None, **options):
     federation.model, federation.test_x, federation.test_y
   )
   return loop.simulate(
-    process, clients or federation.clients, settings, evaluate=evaluate, **options
+    process, federation.clients, settings, evaluate=evaluate, **options
   )
 
 
@@ -562,29 +548,21 @@ def test_run_stopped_and_resumed_is_the_unbroken_run(
   _assert_same_run(process, resumed, unbroken(name), tmp_path)
 
 
-class _FailingAt(client_data.ClientDirectory):
-  """Clients' data of which a file is lost after some reads."""
-
-  def __init__(self, folder: str, reads: int):
-    super().__init__(folder)
-    self._left = reads
-
-  def path(self, client: str) -> str:
-    if self._left == 0:
-      raise OSError("the disk is gone")
-    self._left -= 1
-    return super().path(client)
-
-
 @stateful
 def test_run_that_failed_in_a_round_and_was_resumed_is_the_unbroken_run(
   process_of, federation, unbroken, tmp_path, name
 ):
-  """It fails at the second client of round 5; the checkpoint is of round 4."""
+  """In round 4, so the checkpoint that is due is of round 2; and at once again."""
   process = process_of(name)
-  clients = _FailingAt(federation.clients.folder, reads=4 * 3 + 1)
-  with pytest.raises(OSError, match="the disk is gone"):
-    _run(process, federation, tmp_path, clients=clients)
+
+  def fail(start):
+    if start.rounds_done == 3:
+      raise OSError("the disk is gone")
+
+  for is_resumed in (False, True):
+    with pytest.raises(OSError, match="the disk is gone"):
+      _run(process, federation, tmp_path, resume=is_resumed, before_round=fail)
+    assert checkpoints.rounds_done(str(tmp_path)) == 3
   reported = []
   resumed = _run(
     process,
@@ -707,6 +685,12 @@ def test_run_stopped_between_two_kinds_of_rounds_and_resumed_is_the_unbroken_run
   _assert_same_run(alternating, resumed, unbroken, folder)
 
 
+def _too_large(federation) -> np.ndarray:
+  """An input of which the first logit is infinite."""
+  kernel, _ = federation.model.initial_weights
+  return np.finfo(np.float32).max * np.sign(kernel[:, 0])
+
+
 def test_client_with_a_number_that_is_not_finite_is_counted_as_dropped(
   process_of, federation, tmp_path
 ):
@@ -715,7 +699,7 @@ def test_client_with_a_number_that_is_not_finite_is_counted_as_dropped(
     name: federation.clients.examples(name, spec) for name in federation.clients.ids
   }
   x, y = clients["client 2"]
-  x[0, 0] = np.nan
+  x[0] = _too_large(federation)
   clients["client 2"] = x, y
   poisoned = client_data.write_clients(str(tmp_path), clients, spec)
   settings = loop.Settings(rounds=1, clients_per_round=6)
@@ -732,7 +716,7 @@ def test_round_without_an_accepted_client_has_no_training_loss(
   """An average of nothing: 0 would look like a perfect fit."""
   spec = federation.model.example_spec
   x, y = federation.clients.examples("client 2", spec)
-  x[0, 0] = np.nan
+  x[0] = _too_large(federation)
   poisoned = client_data.write_clients(str(tmp_path), {"one": (x, y)}, spec)
   settings = loop.Settings(rounds=1, clients_per_round=1)
   [record] = loop.simulate(process_of("fedavg"), poisoned, settings).records

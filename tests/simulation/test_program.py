@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import pathlib
+import shutil
 
 import numpy as np
 import pytest
@@ -154,6 +157,46 @@ def test_a_program_that_died_goes_on(
   run(process, clients, managers)
   assert set(managers.metrics.values()) == {3}
   assert_same(managers.last_state(), simulated[name].state)
+
+
+@pytest.mark.parametrize("run, name", CASES)
+def test_a_client_file_that_breaks_is_one_sentence_and_the_program_goes_on_when_mended(
+  run, name, federated, clients, tmp_path, request, monkeypatch
+):
+  """It is cut before the second round, with all clients in each."""
+  process = request.getfixturevalue(name)
+  folder = tmp_path / "clients"
+  shutil.copytree(clients.folder, folder)
+  copied = tff_algos.ClientDirectory(str(folder))
+  path = pathlib.Path(copied.path("3"))
+  whole, source = path.read_bytes(), type(tff_algos.ClientSource(copied).iterator())
+  select = source.select
+
+  def break_and_select(self, k=None):
+    if json.loads(self.to_bytes())["rounds_done"] == 1:
+      path.write_bytes(whole[:-1])
+    return select(self, k)
+
+  with monkeypatch.context() as patched:
+    patched.setattr(source, "select", break_and_select)
+    with pytest.raises(tff_algos.InputError) as caught:
+      run(process, copied, Managers(tmp_path / "a"), train_per_round_clients=5)
+  told = f"The examples of client '3' cannot be read in round 2: {path} does not hold"
+  assert str(caught.value).startswith(told) and "\n" not in str(caught.value)
+  path.write_bytes(whole)
+  states = []
+  for place in "ab":
+    managers = Managers(tmp_path / place)
+    run(process, copied, managers, train_per_round_clients=5)
+    states.append(managers.last_state())
+  assert_same(*states)
+
+
+def test_our_program_refuses_labels_without_an_output(federated, scaffold, tmp_path):
+  data = {"a": (np.zeros((2, 3)), [0, 2])}
+  clients = tff_algos.write_clients(str(tmp_path / "clients"), data, _SPEC)
+  with pytest.raises(tff_algos.InputError, match=r"'a' .* has the label 2"):
+    run_ours(scaffold, clients, Managers(tmp_path / "state"))
 
 
 def test_more_rounds_go_on_with_what_clients_keep(

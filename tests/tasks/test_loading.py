@@ -12,6 +12,7 @@ import tensorflow as tf
 from tasks import registry
 from tasks.datasets import dataset, digits
 from tff_algos import client_data, partitions
+from tff_algos.errors import InputError
 from tff_algos.models.functional import ExampleSpec
 
 
@@ -74,8 +75,15 @@ def _cut_all(folder):
     path.write_bytes(b"")
 
 
+def _flip_a_bit(folder):
+  path = min(folder.rglob("*.client"))
+  content = path.read_bytes()
+  path.write_bytes(content[:99] + bytes([content[99] ^ 1]) + content[100:])
+
+
 _DAMAGES = {
   "emptied": _cut_all,
+  "one bit is another": _flip_a_bit,
   "one is gone": lambda folder: next(folder.rglob("*.client")).unlink(),
   "no list": lambda folder: (folder / "clients.json").unlink(),
   "empty list": lambda folder: (folder / "clients.json").write_text(""),
@@ -98,6 +106,15 @@ def test_damaged_client_files_are_written_anew(tmp_path, capsys, damage):
     np.testing.assert_array_equal(a, b)
   _load(tmp_path)
   assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("name", ["../../x", "a/b", "/x", "", "a\0b", "a\nb"])
+def test_name_that_would_lead_out_of_the_cache_is_refused(tmp_path, name):
+  task = registry.get("digits_cnn")._replace(name=name)
+  with pytest.raises(InputError, match="no folder's name") as caught:
+    _load(tmp_path / "cache", task)
+  assert repr(name) in str(caught.value) and "\n" not in str(caught.value)
+  assert list(tmp_path.iterdir()) == []
 
 
 def test_anything_that_changes_the_clients_makes_another_folder(tmp_path):

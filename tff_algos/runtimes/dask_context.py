@@ -335,6 +335,11 @@ _UNLIKE = (
   "differently: there is {}. Use workers of one type, and the same packages everywhere."
 )
 
+_SAME_FILES = (
+  "Every worker must read client files at the same path: use a shared --cache_dir, or "
+  "copy it to all machines."
+)
+
 
 def _job_of(
   cohort: execution.Cohort, machine: Machine, part: range, folder: Optional[str]
@@ -373,9 +378,12 @@ def _error_of(failed: Failed) -> Exception:
   # TensorFlow's line for a file, among others: "/path; No such file or directory".
   unreadable = re.search(r"^\S.*; \S.*$", failed.message, re.MULTILINE)
   if failed.kind in _UNREADABLE and unreadable:
+    return InputError(f"{where} finds no readable file: {unreadable[0]}. {_SAME_FILES}")
+  cut = re.search(r"Not a client file .*\[(.*)\]$", failed.message, re.MULTILINE)
+  if cut:
     return InputError(
-      f"{where} finds no readable file: {unreadable[0]}. Every worker must read client "
-      "files at the same path: use a shared --cache_dir, or copy it to all machines."
+      f"{where} finds a file that is cut, or of another model's examples: {cut[1]}. "
+      f"{_SAME_FILES}"
     )
   message = f"{where}: {failed.message}"
   known = {kind.__name__: kind for kind in _OURS}.get(failed.kind)

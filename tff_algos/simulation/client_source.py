@@ -65,14 +65,17 @@ class ClientSourceIterator(tff.program.FederatedDataSourceIterator):
 
     Raises:
       InputError: There are not so many clients, or k is not positive.
+      DamagedError: A client's file does not hold what `write_clients` wrote.
     """
     places = self.next_places(len(self._clients) if k is None else k)
+    ids = [self._clients.ids[place] for place in places]
+    self._clients.check_files(ids, f" in round {self._rounds_done + 1}")
     inputs = [
       ClientInput(
-        self._clients.path(self._clients.ids[place]),
+        self._clients.path(client),
         seeds.client_seed(self._seed, self._rounds_done, place),
       )
-      for place in places
+      for client, place in zip(ids, places)
     ]
     self._rounds_done += 1
     return inputs

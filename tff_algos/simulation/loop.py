@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Optional
@@ -26,6 +25,7 @@ from tff_algos.simulation import (
 )
 from tff_algos.simulation.availability import Attendance, Availability
 from tff_algos.simulation.client_evaluation import EvaluateClients
+from tff_algos.simulation.client_files import ClientFiles
 from tff_algos.simulation.client_state_store import ClientStateStore
 from tff_algos.simulation.schedules import Schedule
 from tff_algos.simulation.stopping import StopRule
@@ -144,7 +144,8 @@ def simulate(
   """Runs a process, on the runtime that is installed.
 
   Every round is a pure function of the states before it and of the seed, so a run that
-  was resumed gives bit for bit what it would have given without a break.
+  was resumed gives bit for bit what it would have given without a break. Where a round
+  fails, there is a checkpoint of the rounds before it.
 
   Args:
     process: The process.
@@ -168,12 +169,11 @@ def simulate(
       the model has no output, the checkpoint belongs to another model or algorithm, a
       new run's folder holds checkpoints, evaluation does not give what the run is to stop
       by, or the process does not take the learning rate schedule.
+    DamagedError: A client's file does not hold what `write_clients` wrote.
   """
   if settings.stop is not None and evaluate is None:
     raise InputError("To stop by a test metric, say how to evaluate.")
-  labels = process.model.labels() if process.model else None
-  if labels is not None:
-    clients.check_labels(labels)
+  files = ClientFiles(clients, process.model)
   settings.attendance(len(clients), 0)
   folder = settings.checkpoint_folder
   store = ClientStateStore(
@@ -195,7 +195,7 @@ def simulate(
     raise InputError(
       f"{folder} holds a run's checkpoints: resume that run, or choose another folder."
     )
-  watch = divergence.Watch(records)
+  watch, saved = divergence.Watch(records), len(records)
   adjust, run_round = _rates(process, settings), _rounds_of(process)
   on_start(records)
   no_bytes = dict.fromkeys(traffic.record_columns(process), 0)
@@ -205,23 +205,37 @@ def simulate(
     attendance = settings.attendance(len(clients), round_num)
     cohort = attendance.taking_part
     inputs = [_client_input(clients, p, settings.seed, round_num) for p in cohort]
-    state, rate = adjust(state, round_num)
-    before_round(RoundStart(round_num, state, store.get(cohort), inputs))
-    start = time.perf_counter()
-    output = run_round(round_num, state, store.get(cohort), inputs)
+    ids = [clients.ids[p] for p in cohort]
+    done, before = round_num + 1, state
+    try:
+      if evaluate_clients is not None and _is_due(settings, done):
+        clients.check_files(clients.ids, f" in round {done}")
+      with files.read_in(done, ids):
+        state, rate = adjust(state, round_num)
+        before_round(RoundStart(round_num, state, store.get(cohort), inputs))
+        start = time.perf_counter()
+        output = run_round(round_num, state, store.get(cohort), inputs)
+        # Which may be for what a file has come to hold.
+        if output.metrics["client_work"]["train"].get("num_dropped", 0):
+          clients.check_files(ids, f" in round {done}")
+    except Exception:
+      if folder and round_num > saved:  # The rounds before it are whole.
+        checkpoints.save(
+          folder, before, store, round_num, records, model=process.model, best=best
+        )
+      raise
     state = output.state
     store.put(cohort, output.client_states)
     train_seconds = time.perf_counter() - start
     crossing = process.traffic[process.kind_of_round(round_num)]
-    done = round_num + 1
     stopping = should_stop()
     record = dict(
       round=done,
-      **_train_metrics(output.metrics),
+      **measurements.of_training(output.metrics),
       seconds=train_seconds,
       **rate,
       **settings.availability.record(attendance),
-      **measurements.record(output.metrics),
+      **measurements.of_aggregators(output.metrics),
       # Late results have been sent too.
       **{**no_bytes, **traffic.record(crossing, len(cohort) + len(attendance.late))},
     )
@@ -233,17 +247,17 @@ def simulate(
     if done % settings.eval_every == 0:
       best = best_round.better(best, record, keep_best, process, state)
     ended_by = _end(records, settings, stopping=stopping)
-    if evaluate_clients is not None and (
-      ended_by or done % settings.eval_clients_every == 0
-    ):
+    if evaluate_clients is not None and (ended_by or _is_due(settings, done)):
       weights = process.get_model_weights(state).trainable
-      record.update(_client_metrics(evaluate_clients, weights, clients, settings))
+      with files.read_in(done, clients.ids):
+        record.update(_client_metrics(evaluate_clients, weights, clients, settings))
     on_round(record)
     every = settings.checkpoint_every
     if folder and (ended_by or (every and done % every == 0)):
       checkpoints.save(
         folder, state, store, done, records, model=process.model, best=best
       )
+      saved = done
   if records:
     best = best_round.better(best, records[-1], keep_best, process, state)
   return Result(state, records, store, ended_by, best)
@@ -260,6 +274,11 @@ def _end(records: list[Record], settings: Settings, *, stopping: bool) -> Option
   if len(records) >= settings.rounds:
     return "rounds"
   return "stopped" if stopping else None
+
+
+def _is_due(settings: Settings, done: int) -> bool:
+  """Whether clients are evaluated after so many rounds, however the run ends."""
+  return done == settings.rounds or done % settings.eval_clients_every == 0
 
 
 def _rounds_of(process: StatefulProcess) -> Callable[..., RoundOutput]:
@@ -324,21 +343,6 @@ def _client_input(
 ) -> ClientInput:
   path = clients.path(clients.ids[place])
   return ClientInput(path, seeds.client_seed(seed, round_num, place))
-
-
-def _train_metrics(metrics: Mapping[str, Any]) -> Record:
-  train = metrics["client_work"]["train"]
-  plain = {name: np.asarray(value).item() for name, value in train.items()}
-  # Of no example there is no average, and a guarded division's 0 would look like one.
-  is_empty = plain.get("num_examples") == 0
-  averages = {
-    f"train_{name}": math.nan if is_empty else value
-    for name, value in plain.items()
-    if isinstance(value, float)
-  }
-  return dict(
-    averages, **{name: value for name, value in plain.items() if isinstance(value, int)}
-  )
 
 
 def _test_metrics(

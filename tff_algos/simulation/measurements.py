@@ -1,7 +1,8 @@
-"""A run's columns of what aggregators measure, such as how many updates were clipped."""
+"""What a round's record has of its metrics: of training, and of the aggregators."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,8 +12,24 @@ import tensorflow_federated as tff
 from tff_algos.templates.stateful_process import StatefulProcess
 
 
-def record(metrics: Mapping[str, Any]) -> dict[str, Any]:
-  """For a round's record: the scalars among its aggregators' measurements."""
+def of_training(metrics: Mapping[str, Any]) -> dict[str, Any]:
+  """Averages over the training examples, by train_ and their name, and counts."""
+  train = metrics["client_work"]["train"]
+  plain = {name: np.asarray(value).item() for name, value in train.items()}
+  # Of no example there is no average, and a guarded division's 0 would look like one.
+  is_empty = plain.get("num_examples") == 0
+  averages = {
+    f"train_{name}": math.nan if is_empty else value
+    for name, value in plain.items()
+    if isinstance(value, float)
+  }
+  return dict(
+    averages, **{name: value for name, value in plain.items() if isinstance(value, int)}
+  )
+
+
+def of_aggregators(metrics: Mapping[str, Any]) -> dict[str, Any]:
+  """The scalars that aggregators measure, such as how many updates were clipped."""
   return {
     name: np.asarray(value).item()
     for name, value in _leaves(metrics.get("aggregator", ()), "aggregator")
@@ -20,8 +37,8 @@ def record(metrics: Mapping[str, Any]) -> dict[str, Any]:
   }
 
 
-def record_columns(process: StatefulProcess) -> list[str]:
-  """The names that `record` gives in rounds of any kind."""
+def aggregators_columns(process: StatefulProcess) -> list[str]:
+  """The names that `of_aggregators` gives in rounds of any kind."""
   names: dict[str, None] = {}
   for next_fn in process.next_fns.values():
     metrics = dict(

@@ -17,6 +17,7 @@ import tensorflow_federated as tff
 import tree
 
 from tff_algos.runtimes import private_apis
+from tff_algos.simulation.client_files import ClientFiles
 from tff_algos.simulation.client_source import ClientSource, ClientSourceIterator
 from tff_algos.simulation.client_state_store import ClientStateStore
 from tff_algos.templates.stateful_process import StatefulProcess
@@ -97,8 +98,12 @@ async def train_with_client_states(
 
   Raises:
     ValueError: The context in force is not a `tff.program.FederatedContext`.
+    InputError: A client has a label for which the model has no output.
+    DamagedError: A client's file does not hold what `write_clients` wrote.
   """
   tff.program.check_in_federated_context()
+  clients = train_data_source.clients
+  files = ClientFiles(clients, train_process.model)
   materialize = tff.program.materialize_value
   initial = await materialize(train_process.initialize_client())
   begun = ProgramState(
@@ -117,10 +122,11 @@ async def train_with_client_states(
   leaves_of = dict(kept.leaves)
   for done in range(int(round_num), train_total_rounds):
     places = iterator.next_places(train_per_round_clients)
-    inputs = iterator.select(train_per_round_clients)
-    output = await materialize(
-      train_process.next_of(done)(state, store.get(places), inputs)
-    )
+    with files.read_in(done + 1, [clients.ids[place] for place in places]):
+      inputs = iterator.select(train_per_round_clients)
+      output = await materialize(
+        train_process.next_of(done)(state, store.get(places), inputs)
+      )
     state = output.state
     store.put(places, output.client_states)
     if not train_process.is_stateless:

@@ -1,0 +1,82 @@
+"""What a client's arrays must be like to be written as its examples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from tff_algos.errors import InputError
+from tff_algos.models.functional import ExampleSpec
+
+
+def as_stored(
+  client: str, x: npt.ArrayLike, y: npt.ArrayLike, spec: ExampleSpec
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+  """The client's inputs and labels as arrays of the dtypes of `spec`.
+
+  Raises:
+    InputError: There are none, or they do not fit `spec`.
+  """
+  try:
+    x, y = np.asarray(x), np.asarray(y)
+  except ValueError as error:
+    raise InputError(
+      f"The examples of client {client!r} make no array: give all the same shape."
+    ) from error
+  if not (x.ndim and y.ndim):
+    raise InputError(
+      f"Client {client!r} has a single number: give an array with a row an example."
+    )
+  if len(y) == 0:
+    raise InputError(f"Client {client!r} is empty: leave it out or give it examples.")
+  if len(x) != len(y):
+    raise InputError(
+      f"Client {client!r} has {len(x)} inputs but {len(y)} labels: they must be as many."
+    )
+  return _cast(client, "inputs", x, spec.x), _cast(client, "labels", y, spec.y)
+
+
+def check_finite(client: str, x: npt.NDArray[Any]) -> None:
+  """Raises `InputError` if an input is NaN or infinite."""
+  # Of the sum, for one pass and no array of the size of the data; a sum of finite numbers
+  # may overflow too.
+  with np.errstate(all="ignore"):
+    if np.isfinite(x.sum()):
+      return
+  bad = np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(axis=1))
+  if len(bad):
+    raise InputError(
+      f"The inputs of client {client!r} hold NaN or infinite numbers in {len(bad):,} of "
+      f"{len(x):,} examples, number {bad[0]} the first: leave these out, or give them "
+      "other values."
+    )
+
+
+def _cast(
+  client: str, what: str, array: npt.NDArray[Any], expected: tf.TensorSpec
+) -> npt.NDArray[Any]:
+  shape, dtype = tuple(expected.shape.as_list()), expected.dtype.as_numpy_dtype
+  kinds = expected.dtype.is_bool, expected.dtype.is_integer, expected.dtype.is_floating
+  is_number = any(kinds) and array.dtype.kind in "biuf"
+  if array.shape[1:] != shape or not (is_number or array.dtype == dtype):
+    raise InputError(
+      f"The {what} of client {client!r} are {array.dtype} {array.shape[1:]} each, but "
+      f"the model takes {expected.dtype.name} {shape}."
+    )
+  if array.dtype == dtype:
+    return array
+  with np.errstate(all="ignore"):
+    cast = array.astype(dtype)
+    if expected.dtype.is_floating:
+      is_held = np.isfinite(cast) | ~np.isfinite(array)
+    else:
+      is_held = cast == array
+  if not is_held.all():
+    raise InputError(
+      f"The {what} of client {client!r} hold {array[~is_held][0]}, which is no "
+      f"{expected.dtype.name}: change such values, or the ExampleSpec's dtype."
+    )
+  return cast

@@ -1,0 +1,78 @@
+"""Client files that a run cannot read: found before a round, or told of its error."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from typing import Optional
+
+from tff_algos.client_data import ClientDirectory
+from tff_algos.errors import InputError
+from tff_algos.models.functional import Model
+
+# Of TensorFlow's cross-entropy on a CPU; on a GPU the loss is NaN.
+_LABEL = re.compile(
+  r"label value of (-?\d+) which is outside the valid range of \[(-?\d+), (-?\d+)\)"
+)
+
+
+class ClientFiles:
+  """The files of a run's clients."""
+
+  def __init__(self, clients: ClientDirectory, model: Optional[Model]):
+    """Looks at the labels, as far as it is known which the model takes.
+
+    Args:
+      clients: All clients.
+      model: What is trained; None where this is not known.
+
+    Raises:
+      InputError: A client has a label for which the model has no output.
+    """
+    labels = model.labels() if model else None
+    if labels is not None:
+      clients.check_labels(labels)
+    self._clients, self._model = clients, model
+    self._read: set[str] = set()
+
+  @contextlib.contextmanager
+  def read_in(self, round_num: int, clients: Sequence[str]) -> Iterator[None]:
+    """Within this some clients' files are read in a round, counted from 1.
+
+    A file is looked at before it is first read; and all are where the round fails, as it
+    does in another way on each runtime.
+
+    Raises:
+      DamagedError: A file does not hold what was written to it.
+      InputError: A worker has no such file; or a client has a label that the loss does
+        not take.
+    """
+    when = f" in round {round_num}"
+    self._clients.check_files([c for c in clients if c not in self._read], when)
+    self._read.update(clients)
+    try:
+      yield
+    except Exception as error:
+      self._clients.check_files(clients, when, again=True)
+      self._check_label(str(error), clients, when)
+      if isinstance(error, InputError):
+        for client in clients:
+          if self._clients.path(client) in str(error):
+            raise InputError(f"Client {client!r}{when}: {error}") from error
+      raise
+
+  def _check_label(self, message: str, clients: Sequence[str], when: str) -> None:
+    """Raises `InputError` if a label was refused: whose it is."""
+    found = _LABEL.search(message)
+    if found is None or self._model is None:
+      return
+    label, low, high = map(int, found.groups())
+    for client in clients:
+      if label in self._clients.examples(client, self._model.example_spec)[1]:
+        raise InputError(
+          f"The examples of client {client!r} cannot be trained on{when}: "
+          f"{self._clients.path(client)} has the label {label}, but the loss takes "
+          f"{low}..{high - 1}; give the model's last layer one output for each class, or "
+          "number the labels from 0."
+        )
