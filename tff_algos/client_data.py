@@ -9,6 +9,7 @@ little-endian bytes; their sizes follow from the model's `ExampleSpec`.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -73,9 +74,11 @@ def read(path: tf.Tensor, spec: ExampleSpec) -> Examples:
       fit the model's example.
   """
   # Few operations: for a client with few examples, each costs as much as a step.
-  raw = tf.io.read_file(path)
-  length = tf.strings.length(raw)
-  n = tf.cast(tf.io.decode_raw(raw, tf.int64, fixed_length=_HEADER_BYTES)[0], tf.int32)
+  content = tf.io.read_file(path)
+  raw = tf.io.decode_raw(content, tf.uint8)
+  # Not `tf.strings.length`, which is wrong beyond 2 GiB.
+  length = tf.size(raw, tf.int64)
+  n = tf.io.decode_raw(content, tf.int64, fixed_length=_HEADER_BYTES)[0]
   x_bytes, y_bytes = n * _bytes_of(spec.x), n * _bytes_of(spec.y)
   # Not `==`: in the graphs that TFF traces it compares identities.
   fits = tf.debugging.Assert(
@@ -83,8 +86,7 @@ def read(path: tf.Tensor, spec: ExampleSpec) -> Examples:
     ["Not a client file of this model's examples, or an empty one:", path],
   )
   with tf.control_dependencies([fits]):
-    raw = tf.io.decode_raw(raw, tf.uint8)
-  _, x, y = tf.split(raw, [_HEADER_BYTES, x_bytes, y_bytes])
+    _, x, y = tf.split(raw, [_HEADER_BYTES, x_bytes, y_bytes])
   return Examples(_from_bytes(x, spec.x), _from_bytes(y, spec.y))
 
 
@@ -163,9 +165,11 @@ class ClientDirectory:
       DamagedError: One is not, or is not there, as after a power cut.
     """
     of_one = _bytes_of(spec.x) + _bytes_of(spec.y)
-    for place, count in enumerate(self.num_examples):
+    for place, count in enumerate(self.num_examples.tolist()):
       path = os.path.join(self.folder, _file_name(place))
-      size = os.path.getsize(path) if os.path.isfile(path) else None
+      size = None
+      with contextlib.suppress(OSError):
+        size = os.path.getsize(path)
       if size != _HEADER_BYTES + count * of_one:
         raise DamagedError(
           f"{path}, of client {self.ids[place]!r}, is damaged: it has {size} bytes for "
