@@ -90,7 +90,7 @@ def report(path: str, out: str) -> None:
   with open(path, newline="") as f:
     rows = list(csv.DictReader(f))
   figure = Figure(figsize=(11, 3.8), layout="constrained")
-  panels = np.ravel(figure.subplots(1, 3))
+  panels = [figure.add_subplot(1, 3, place) for place in (1, 2, 3)]
   cells = []
   for name in dict.fromkeys(row["run"] for row in rows):
     of_run = [row for row in rows if row["run"] == name]
