@@ -77,6 +77,13 @@ def check_folder(name: str, folder: str) -> None:
     )
 
 
+def check_folder_of(name: str, path: str) -> None:
+  """`check_folder` of the folder that a file is to be in."""
+  if "://" in path:
+    raise InputError(f"{path} cannot be the {name}: it must be a local file.")
+  check_folder(f"folder of {name}", os.path.dirname(os.path.abspath(path)))
+
+
 def _fail(error: Exception, status: int = 2) -> NoReturn:
   """Prints the error's message and ends; a traceback only with `--verbosity=1`."""
   if flags.FLAGS.is_parsed() and logging.get_verbosity() >= logging.DEBUG:

@@ -49,8 +49,8 @@ def run(request: Request) -> None:
   name = "best_clients.csv" if request.best else "clients.csv"
   out = request.out or os.path.join(request.run, name)
   config, manifest = run_model.config_of(request.run, request.data_dir, request.cache_dir)
+  command_line.check_folder_of("--out", out)
   folder = os.path.dirname(os.path.abspath(out))
-  command_line.check_folder("folder of --out", folder)
   loaded = preparation.load(config)
   if not request.other_data:
     _check_data(request.run, manifest, loaded)

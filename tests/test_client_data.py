@@ -541,6 +541,14 @@ def test_file_of_another_length_stops_the_computation(
   assert str(path) in str(caught.value)
 
 
+def test_number_of_examples_beyond_32_bits_is_not_cut_off(read_in_computation, tmp_path):
+  directory = client_data.write_clients(str(tmp_path), {"a": _examples(1)}, _SPEC)
+  path = pathlib.Path(directory.path("a"))
+  path.write_bytes(np.int64(2**32 + 1).tobytes() + path.read_bytes()[8:])
+  with pytest.raises(tf.errors.InvalidArgumentError, match="Not a client file"):
+    read_in_computation(str(path))
+
+
 def test_empty_file_stops_the_computation(read_in_computation, tmp_path):
   (tmp_path / "empty").write_bytes(b"")
   with pytest.raises(tf.errors.InvalidArgumentError, match="empty one"):

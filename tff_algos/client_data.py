@@ -77,9 +77,11 @@ def read(path: tf.Tensor, spec: ExampleSpec) -> Examples:
       fit the model's example.
   """
   # Few operations: for a client with few examples, each costs as much as a step.
-  raw = tf.io.read_file(path)
-  length = tf.strings.length(raw)
-  n = tf.cast(tf.io.decode_raw(raw, tf.int64, fixed_length=_HEADER_BYTES)[0], tf.int32)
+  content = tf.io.read_file(path)
+  raw = tf.io.decode_raw(content, tf.uint8)
+  # Not `tf.strings.length`, which is wrong beyond 2 GiB.
+  length = tf.size(raw, tf.int64)
+  n = tf.io.decode_raw(content, tf.int64, fixed_length=_HEADER_BYTES)[0]
   x_bytes, y_bytes = n * _bytes_of(spec.x), n * _bytes_of(spec.y)
   # Not `==`: in the graphs that TFF traces it compares identities.
   fits = tf.debugging.Assert(
@@ -87,8 +89,7 @@ def read(path: tf.Tensor, spec: ExampleSpec) -> Examples:
     ["Not a client file of this model's examples, or an empty one:", path],
   )
   with tf.control_dependencies([fits]):
-    raw = tf.io.decode_raw(raw, tf.uint8)
-  _, x, y = tf.split(raw, [_HEADER_BYTES, x_bytes, y_bytes])
+    _, x, y = tf.split(raw, [_HEADER_BYTES, x_bytes, y_bytes])
   return Examples(_from_bytes(x, spec.x), _from_bytes(y, spec.y))
 
 

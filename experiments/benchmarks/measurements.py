@@ -35,7 +35,7 @@ class FailedError(Exception):
   """A measurement came to nothing; the message is one sentence."""
 
 
-def _status(process_id: int) -> dict[str, str]:
+def process_status(process_id: int) -> dict[str, str]:
   """What /proc says of a process; empty if it has ended."""
   try:
     with open(f"/proc/{process_id}/status") as f:
@@ -46,15 +46,16 @@ def _status(process_id: int) -> dict[str, str]:
   return {} if fields["State"].startswith("Z") else fields
 
 
-def _bytes(process_id: int, field: str) -> int:
-  return 1024 * int(_status(process_id).get(field, "0 kB").split()[0])
+def process_bytes(process_id: int, field: str) -> int:
+  """What a field of /proc's status has of a process, such as VmRSS; 0 if it has ended."""
+  return 1024 * int(process_status(process_id).get(field, "0 kB").split()[0])
 
 
-def _workers_of(process_id: int) -> set[int]:
+def workers_of(process_id: int) -> set[int]:
   """The workers, TFF's or Dask's, that the process has started and that run."""
   found = set()
   for name in os.listdir("/proc"):
-    status = _status(int(name)) if name.isdigit() else {}
+    status = process_status(int(name)) if name.isdigit() else {}
     if status.get("PPid") == str(process_id):
       with contextlib.suppress(OSError), open(f"/proc/{name}/cmdline") as f:
         command = f.read()
@@ -128,7 +129,9 @@ class Measurement:
     if answer is not None:
       seconds = self.first_seconds if answer["is_first"] else self.seconds
       seconds.append(answer["seconds"])
-      self.resident.append(sum(_bytes(process, "VmRSS") for process in self._peaks))
+      self.resident.append(
+        sum(process_bytes(process, "VmRSS") for process in self._peaks)
+      )
     return answer
 
   def end(self) -> None:
@@ -145,9 +148,9 @@ class Measurement:
       self.failure = str(error).replace(f"{self._temporary}/", "")
       self._process.kill()
       return None
-    self._workers |= _workers_of(self._process.pid)
+    self._workers |= workers_of(self._process.pid)
     for process in [self._process.pid, *self._workers]:
-      self._peaks[process] = _bytes(process, "VmHWM")
+      self._peaks[process] = process_bytes(process, "VmHWM")
     return answer
 
   def _answer_to(self, question: str) -> dict[str, Any]:
@@ -158,7 +161,7 @@ class Measurement:
     while not has_answered:
       has_answered = bool(select.select([self._channel], [], [], 1)[0])
       # TFF would wait for it without end, or go on with another, as Dask would.
-      if not all(map(_status, self._workers)):
+      if not all(map(process_status, self._workers)):
         raise FailedError("A worker ended, most likely for want of memory.")
       if time.monotonic() > deadline:
         raise FailedError(f"It gave no answer for {_ANSWER_SECONDS // 60} minutes.")

@@ -154,6 +154,8 @@ def _check_runs_any(names: Sequence[str], algorithms: Sequence[str]) -> None:
 
 
 def _make_out(folder: str) -> None:
+  if "://" in folder:
+    raise InputError(f"--out={folder} cannot be used: it must be a local folder.")
   try:
     os.makedirs(folder, exist_ok=True)
     is_empty = not os.listdir(folder)

@@ -81,7 +81,7 @@ def _check_out(out: str, suffix: str) -> None:
     raise InputError(f"{out} is there already: choose another --out.")
   if suffix and not out.endswith(suffix):
     raise InputError(f"--out must end in {suffix} for this format; found {out}.")
-  command_line.check_folder("folder of --out", os.path.dirname(os.path.abspath(out)))
+  command_line.check_folder_of("--out", out)
 
 
 def example_inputs(keras_model: tf.keras.Model, number: int) -> np.ndarray:

@@ -90,6 +90,8 @@ def find_builder(name: str, data_dir: str | None = None) -> tfds.core.DatasetBui
       the nearest one.
     dataset.DataMissingError: the data set is prepared but damaged.
   """
+  if data_dir and "://" in data_dir:
+    raise InputError(f"{data_dir} cannot be the data_dir: it must be a local folder.")
   expanded = os.path.expanduser(data_dir) if data_dir else None
   try:
     with _without_bucket():

@@ -123,6 +123,7 @@ def test_program_leaves_nothing_behind(finished):
     ("--framework=bare --algorithm=fedgg", "bare and tff run fedavg only"),
     ("--out=full", "full is not empty"),
     ("--out=full/file", "full/file cannot be used"),
+    ("--out=ram://a", "must be a local folder"),
   ],
 )
 def test_bad_input_gets_one_sentence_and_nothing_is_written(tmp_path, wrong, said):

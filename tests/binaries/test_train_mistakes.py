@@ -133,6 +133,14 @@ _MISTAKES = {
   "task of a module that is a path": (["--task=/outside:task"], ["cannot be imported"]),
   "task without a module": (["--task=:"], ["':'", "cannot be imported"]),
   "cache that is not local": (["--cache_dir=gs://a/b"], ["gs://a/b", "local folder"]),
+  "data that are not local": (
+    ["--task=mnist_linear", "--data_dir=ram://a/b"],
+    ["ram://a/b cannot be the data_dir", "local folder"],
+  ),
+  "results that are not local": (
+    ["--run_dir=ram://a/b"],
+    ["ram://a/b cannot be the run_dir", "local folder"],
+  ),
   "missing file of flags": (["--flagfile=no_such_file"], ["no_such_file"]),
 }
 

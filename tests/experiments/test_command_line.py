@@ -193,3 +193,18 @@ def test_folder_that_cannot_be_one_is_refused(tmp_path, folder, said):
   with pytest.raises(InputError) as caught:
     command_line.check_folder("out", folder.format(tmp=tmp_path))
   assert said.format(tmp=tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  "file, said",
+  [
+    ("ram://a/b.csv", "ram://a/b.csv cannot be the --out: it must be a local file."),
+    ("{tmp}/file/b.csv", "{tmp}/file cannot be the folder of --out"),
+  ],
+)
+def test_file_that_cannot_be_written_is_refused(tmp_path, file, said):
+  (tmp_path / "file").write_text("")
+  command_line.check_folder_of("--out", str(tmp_path / "a" / "b.csv"))
+  with pytest.raises(InputError) as caught:
+    command_line.check_folder_of("--out", file.format(tmp=tmp_path))
+  assert said.format(tmp=tmp_path) in str(caught.value)

@@ -139,6 +139,14 @@ def test_only_changed_states_are_written_and_old_ones_go(tmp_path):
   assert _rows(tmp_path, "SELECT count(*) FROM states") == [(4,)]
 
 
+@pytest.mark.parametrize("floats, page_bytes", [(2**14 - 1, 2**12), (2**14, 2**16)])
+def test_large_states_have_large_pages(tmp_path, floats, page_bytes):
+  store = _store(tmp_path, np.zeros(floats, np.float32))
+  store.put([4], [np.ones(floats, np.float32)])
+  store.save(1)
+  assert _rows(tmp_path, "PRAGMA page_size") == [(page_bytes,)]
+
+
 def test_a_new_run_takes_the_place_of_what_an_unfinished_one_left(tmp_path):
   store = _store(tmp_path)
   store.put([4], [_state(4)])

@@ -341,6 +341,7 @@ def test_rule_needs_its_metric(notes, federation):
     (dict(eval_every=0), "eval_every must be at least 1"),
     (dict(seed=-1), "seed must not be negative"),
     (dict(checkpoint_every=-1), "checkpoint_every must not be negative"),
+    (dict(checkpoint_folder="ram://a/b"), "must be a local folder, .*ram://a/b"),
   ],
 )
 def test_impossible_settings_are_refused(values, match):

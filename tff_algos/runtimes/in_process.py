@@ -47,7 +47,9 @@ def prepare(devices: Optional[Sequence[str]] = None) -> list[str]:
     with contextlib.suppress(RuntimeError):
       threads.set_intra_op_parallelism_threads(1)
       threads.set_inter_op_parallelism_threads(len(os.sched_getaffinity(0)))
-  return _find_devices(devices)
+  found = _find_devices(devices)
+  private_apis.lose_less_memory()
+  return found
 
 
 class InProcessContext(PlannedContext):

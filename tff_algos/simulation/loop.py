@@ -77,6 +77,11 @@ class Settings:
     for name in ("seed", "checkpoint_every", "held_out_clients"):
       if getattr(self, name) < 0:
         raise InputError(f"{name} must not be negative; found {getattr(self, name)}.")
+    if self.checkpoint_folder is not None and "://" in self.checkpoint_folder:
+      raise InputError(
+        "checkpoint_folder must be a local folder, whose files can be synced; found "
+        f"{self.checkpoint_folder}."
+      )
 
   def attendance(self, num_clients: int, round_num: int) -> Attendance:
     """Who takes part in a round, of so many clients; rounds are counted from 0.
