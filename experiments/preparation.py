@@ -17,6 +17,7 @@ from tff_algos.errors import InputError
 from tff_algos.models.functional import Model
 from tff_algos.simulation import checkpoints, cohorts, loop, schedules
 from tff_algos.simulation.client_evaluation import Personalization
+from tff_algos.templates.rounds import AggregationFactory
 from tff_algos.templates.stateful_process import StatefulProcess
 
 CHECKPOINTS = "checkpoints"
@@ -82,6 +83,7 @@ def prepare(config: Config) -> Prepared:
     eval_clients_every=config.eval_clients_every or 1,
   )
   _check_schedule(settings, hparams)
+  _aggregator(dataclasses.asdict(config))  # Before anything is written.
   if config.num_clients is not None:
     _check_cohort(config, config.num_clients)
   loaded = load(config)
@@ -134,12 +136,7 @@ def _build(
 ) -> StatefulProcess:
   """The process of a run, by its settings; older folders have fewer of them."""
   algorithm = algorithms_registry.get(flags["algorithm"])
-  aggregator = None
-  if flags.get("aggregator") is not None:
-    aggregator = aggregators.make(
-      flags["aggregator"], clients_per_round=flags["clients_per_round"]
-    )
-  process = algorithm.build(model, hparams, **numbers, aggregator=aggregator)
+  process = algorithm.build(model, hparams, **numbers, aggregator=_aggregator(flags))
   if not isinstance(process, StatefulProcess):
     raise InputError(
       f"The builder of {algorithm.name} gives a {type(process).__name__}: it must give a "
@@ -148,6 +145,13 @@ def _build(
   if flags.get("norm_limit") is not None:
     process = process.recomposed(norm_limit=flags["norm_limit"])
   return process
+
+
+def _aggregator(flags: Mapping[str, Any]) -> Optional[AggregationFactory]:
+  spec = flags.get("aggregator")
+  if spec is None:
+    return None
+  return aggregators.make(spec, clients_per_round=flags["clients_per_round"])
 
 
 def _population(

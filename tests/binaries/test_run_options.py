@@ -27,7 +27,7 @@ _ALL = (
   *("--client_duration=lognormal:mean=10,sigma=0.3", "--round_deadline=12"),
   *("--learning_rate=0.1", "--learning_rate_schedule=cosine:final=0.1"),
   *("--held_out_clients=2", "--eval_clients_every=2", "--personalize_steps=3"),
-  "--patience=100",
+  *("--patience=100", "--aggregator=robust", "--norm_limit=1000"),
 )
 _SPREAD = ("p10", "p50", "p90", "worst")
 
@@ -68,6 +68,15 @@ def test_metrics_have_what_was_asked_for(unbroken):
           assert found == [""] * 4
   assert sum(int(row["num_dropped_out"]) for row in rows) > 0
   assert sum(int(row["num_late"]) for row in rows) > 0
+
+
+def test_metrics_have_what_aggregators_measure(unbroken):
+  for row in metrics(unbroken[0]):
+    assert int(row["num_too_long"]) == 0
+    assert float(row["aggregator_update_norm"]) >= 0
+    # All norms are far below the first limit, 2 * 10 + 1.
+    assert int(row["aggregator_model_zeroed_count"]) == 0
+    assert 0 < float(row["aggregator_model_zeroing_norm"]) <= 21
 
 
 def test_manifest_and_summary_have_it_too(unbroken):

@@ -253,16 +253,22 @@ def _twafl(all_layers: bool):
   return make
 
 
+def _remembered(algorithm, client, upload):
+  """The round of the last upload, the upload, and what it counted for."""
+  value, round_num = upload[client]
+  count = 1 if algorithm.weighting == "uniform" else algorithm.examples[client]
+  return [round_num, *value, count if round_num else 0]
+
+
 def _twafl_state(algorithm, client):
-  shallow, shallow_round = algorithm.shallow[client]
-  deep, deep_round = algorithm.deep[client]
-  last = [deep_round, *deep, shallow_round, *shallow]
-  return [*algorithm.client_states[client], *last]
+  deep, shallow = (
+    _remembered(algorithm, client, u) for u in (algorithm.deep, algorithm.shallow)
+  )
+  return [*algorithm.client_states[client], *deep, *shallow]
 
 
 def _tefl_state(algorithm, client):
-  value, round_num = algorithm.shallow[client]
-  return [round_num, *value]
+  return _remembered(algorithm, client, algorithm.shallow)
 
 
 def _fed_agg(model, weights, h, num_clients):

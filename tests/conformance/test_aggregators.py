@@ -13,11 +13,14 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
+from tff_algos.aggregators import table
 from tff_algos.algorithms import registry
+from tff_algos.errors import InputError
 
 SUMMING = ("afl", "tefl", "twafl")
 # Whose messages have one part, two parts of one weight, two of different weights.
 CLIPPED = ("fedavg", "scaffold", "fedcurv")
+_EVERY = pytest.mark.every_form
 
 
 def federation_with(name, problem, **aggregators) -> driver.Federation:
@@ -45,6 +48,46 @@ def test_clipping_is_of_the_models_part(federate, problem_of, name):
   assert all(np.isfinite(w).all() for w in clipped.weights)
   assert driver.differ(clipped.weights, start)
   assert driver.differ(clipped.weights, plain.weights)
+
+
+@pytest.mark.parametrize("name", registry.ALGORITHMS)
+def test_row_says_whether_it_takes_one(name):
+  row = registry.get(name)
+  assert row.takes_aggregator == (name not in SUMMING)
+  if not row.takes_aggregator:
+    with pytest.raises(InputError, match=f"^{name} takes no aggregator, [^\\n]*$"):
+      row.check_aggregator()
+
+
+@pytest.mark.parametrize(
+  "name",
+  [
+    name if name in (*CLIPPED, "fedreg") else pytest.param(name, marks=_EVERY)
+    for name in registry.ALGORITHMS
+    if name not in SUMMING
+  ],
+)
+def test_median_of_one_client_is_its_update(federate, problem_of, name):
+  """As the mean of one is; and so is that of three when two of them are not finite."""
+  factory = table.make("median", clients_per_round=1)
+  median = federation_with(name, problem_of("linear"), model_aggregator=factory)
+  plain = federate(name, seed=median.seed)
+  for clients, spoilt in (((1,), {}), ((0, 1, 2), {0: "nan", 2: "inf"})):
+    median.round(clients, spoilt)
+    plain.round(clients, spoilt)
+    driver.assert_within_rounding(median.weights, plain.weights, f"clients {clients}")
+
+
+@pytest.mark.parametrize("spec", [*table.AGGREGATORS])
+def test_every_aggregator_of_the_table_makes_rounds(problem_of, spec):
+  words = {"dp": "dp:noise_multiplier=1e-3", "trimmed_mean": "trimmed_mean:share=0.3"}
+  factory = table.make(words.get(spec, spec), clients_per_round=3)
+  federation = federation_with("fedavg", problem_of("linear"), model_aggregator=factory)
+  start = federation.weights
+  federation.round([0, 1, 2]).round([2, 3, 4])
+  assert all(np.isfinite(w).all() for w in federation.weights)
+  assert driver.differ(federation.weights, start)
+  assert federation.training["num_accepted"] == 3
 
 
 @pytest.mark.parametrize("name", SUMMING)
