@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import json
+import multiprocessing
 import os
 import pathlib
 import signal
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from distributed.utils import get_mp_context
 from programs import processes_of, wait_for
 from training import SMALL, at_round, metrics, place, without_seconds
 
@@ -32,12 +34,18 @@ _SECONDS = 120
 
 @pytest.fixture(scope="module")
 def client():
-  """Of two worker processes, each of which is started again when it dies."""
-  # Dask's default is five minutes.
-  with (
-    dask.config.set({"distributed.scheduler.worker-ttl": "10s"}),
-    contextlib.ExitStack() as stack,
-  ):
+  """Of two worker processes, each of which is started again when it dies.
+
+  They are forked by a process that has imported TFF and asked it for nothing: a dozen
+  are started here, and importing takes each seconds. Those of the programs below are
+  started as users have them.
+  """
+  method = {"distributed.worker.multiprocessing-method": "forkserver"}
+  # Ten heartbeats, Dask's least; its default is five minutes.
+  lost = {"distributed.scheduler.worker-ttl": "5s"}
+  with dask.config.set({**method, **lost}), contextlib.ExitStack() as stack:
+    get_mp_context()  # It has a list of its own, once.
+    multiprocessing.set_forkserver_preload(["tff_algos.runtimes.in_process"])
     made, folder = dask_cluster.start(stack, 2)
     # What `create_runtime` starts is this one, each time again.
     with pytest.MonkeyPatch.context() as patched:
