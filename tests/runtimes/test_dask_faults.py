@@ -464,7 +464,7 @@ def test_signal_ends_the_round_and_leaves_no_process(
   assert done.status == 75
   assert without_seconds(metrics(run_dir)) == unbroken[:3]
   # Python's own helper ends when it finds that the program has.
-  wait_for(lambda: not _left_of(tmp_path), 5)
+  wait_for(lambda: not _left_of(tmp_path), 30)
 
 
 def test_workers_of_a_killed_program_end(fork_program, tmp_path):
@@ -473,4 +473,4 @@ def test_workers_of_a_killed_program_end(fork_program, tmp_path):
   flags = (*SMALL, *where, "--rounds=5000", "--runtime=dask", "--workers=1")
   done = fork_program("train.py", *flags, cwd=tmp_path, before=killing)
   assert done.status == -signal.SIGKILL
-  wait_for(lambda: not _left_of(tmp_path), 15)
+  wait_for(lambda: not _left_of(tmp_path), 30)
