@@ -33,6 +33,7 @@ _INDEX = "https://pypi.org/simple/tensorflow-federated/"
 # Files of a few tests that take ten seconds and more. Those of many tests begin first, so
 # that without this one process would wait for the other in the end.
 _LONG = (
+  "tests/runtimes/test_dask_faults.py",
   "tests/packaging/test_wheel.py",
   "tests/experiments/forgetting/test_meter.py",
   "tests/examples/test_federated_program.py",
@@ -40,6 +41,9 @@ _LONG = (
   "tests/templates/test_saving.py",
   "tests/packaging/test_tensorboard.py",
 )
+
+
+_ALGORITHM = r"(?:fed[a-z]+(?:_dpsgd|_mg)?|scaffold|twafl|tefl|afl|sgd|dpsgd)"
 
 
 class _Scheduling(LoadFileScheduling):
@@ -55,12 +59,12 @@ class _Scheduling(LoadFileScheduling):
       return nodeid
     shared = "tests/conformance/"
     if nodeid.startswith(shared):
-      test, bracket, parameters = nodeid.partition("[")
-      name = re.search(r"::test_(fed[a-z]+|scaffold|twafl|tefl|afl|sgd)_", test)
+      test, _, parameters = nodeid.partition("[")
+      name = re.search(rf"::test_({_ALGORITHM})_", test) or re.match(
+        rf"({_ALGORITHM})[-\]]", parameters
+      )
       if name:
         return shared + name[1]
-      if bracket:
-        return shared + re.split(r"[-\]]", parameters)[0]
     return super()._split_scope(nodeid)
 
   def schedule(self) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from programs import wait_for
 
 import tff_algos
 from tff_algos import client_data
@@ -254,10 +255,7 @@ def test_nothing_is_left_on_the_cluster(client):
   def held(dask_scheduler):
     return [key for key in dask_scheduler.tasks if str(key).startswith("tff_algos")]
 
-  deadline = 50
-  while client.run_on_scheduler(held) and deadline:
-    deadline -= 1
-  assert client.run_on_scheduler(held) == []
+  wait_for(lambda: not client.run_on_scheduler(held), 60)
 
 
 @pytest.mark.parametrize(

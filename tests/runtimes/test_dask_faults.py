@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import json
+import multiprocessing
 import os
 import pathlib
 import signal
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from distributed.utils import get_mp_context
 from programs import processes_of, wait_for
 from training import SMALL, at_round, metrics, place, without_seconds
 
@@ -32,12 +34,18 @@ _SECONDS = 120
 
 @pytest.fixture(scope="module")
 def client():
-  """Of two worker processes, each of which is started again when it dies."""
-  # Dask's default is five minutes.
-  with (
-    dask.config.set({"distributed.scheduler.worker-ttl": "10s"}),
-    contextlib.ExitStack() as stack,
-  ):
+  """Of two worker processes, each of which is started again when it dies.
+
+  They are forked by a process that has imported TFF and asked it for nothing: a dozen
+  are started here, and importing takes each seconds. Those of the programs below are
+  started as users have them.
+  """
+  method = {"distributed.worker.multiprocessing-method": "forkserver"}
+  # Ten heartbeats, Dask's least; its default is five minutes.
+  lost = {"distributed.scheduler.worker-ttl": "5s"}
+  with dask.config.set({**method, **lost}), contextlib.ExitStack() as stack:
+    get_mp_context()  # It has a list of its own, once.
+    multiprocessing.set_forkserver_preload(["tff_algos.runtimes.in_process"])
     made, folder = dask_cluster.start(stack, 2)
     # What `create_runtime` starts is this one, each time again.
     with pytest.MonkeyPatch.context() as patched:
@@ -415,7 +423,11 @@ def test_a_run_whose_scheduler_is_killed_goes_on_elsewhere(
 ):
   run_dir, where = place(tmp_path)
   flags = [*SMALL, *where, "--rounds=4", "--checkpoint_every=1"]
-  killing = at_round(2, f"os.kill({cluster.scheduler}, signal.SIGKILL)")
+  # As long as Dask tries to reach it again.
+  sooner = (
+    "from tff_algos.runtimes import dask_cluster\ndask_cluster._CONNECT_SECONDS = 5\n"
+  )
+  killing = sooner + at_round(2, f"os.kill({cluster.scheduler}, signal.SIGKILL)")
   there = ("--runtime=dask", f"--scheduler={cluster.address}")
   done = fork_program("train.py", *flags, *there, cwd=tmp_path, before=killing)
   assert done.err == "The Dask scheduler is gone, or no longer reached.\n"
@@ -452,7 +464,7 @@ def test_signal_ends_the_round_and_leaves_no_process(
   assert done.status == 75
   assert without_seconds(metrics(run_dir)) == unbroken[:3]
   # Python's own helper ends when it finds that the program has.
-  wait_for(lambda: not _left_of(tmp_path), 5)
+  wait_for(lambda: not _left_of(tmp_path), 30)
 
 
 def test_workers_of_a_killed_program_end(fork_program, tmp_path):
@@ -461,4 +473,4 @@ def test_workers_of_a_killed_program_end(fork_program, tmp_path):
   flags = (*SMALL, *where, "--rounds=5000", "--runtime=dask", "--workers=1")
   done = fork_program("train.py", *flags, cwd=tmp_path, before=killing)
   assert done.status == -signal.SIGKILL
-  wait_for(lambda: not _left_of(tmp_path), 15)
+  wait_for(lambda: not _left_of(tmp_path), 30)

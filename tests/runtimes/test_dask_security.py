@@ -185,7 +185,7 @@ def _workers(scheduler, certificates) -> int:
     return len(client.nthreads())
 
 
-def _join(address: str, **settings) -> int:
+def _join(address: str, seconds: int = 2, **settings) -> int:
   """The scheduler's number of workers while one more tries to join."""
 
   async def join():
@@ -194,7 +194,7 @@ def _join(address: str, **settings) -> int:
       nthreads=1,
       host="127.0.0.1",
       dashboard_address="127.0.0.1:0",
-      death_timeout=2,
+      death_timeout=seconds,
       **settings,
     ) as worker:
       return len((await worker.scheduler.identity())["workers"])
@@ -205,7 +205,7 @@ def _join(address: str, **settings) -> int:
 def test_a_worker_with_a_certificate_of_the_authority_joins(scheduler, certificates):
   before = _workers(scheduler, certificates)
   security = _security(_files(certificates))
-  assert _join(scheduler, security=security) == before + 1
+  assert _join(scheduler, 60, security=security) == before + 1
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def _own_workers() -> list[int]:
   return found
 
 
-def _ends(process_id: int, seconds: float = 15.0) -> bool:
+def _ends(process_id: int, seconds: float = 30.0) -> bool:
   deadline = time.monotonic() + seconds
   while _is_alive(process_id):
     if time.monotonic() > deadline:

@@ -11,6 +11,12 @@ def with_plain_sums(comp: tff.Computation) -> tff.Computation:
   They check their values' bounds as the secure ones do. Nothing is kept from the server:
   it is for simulation.
   """
+  if not _sums_securely(comp.to_building_block()):
+    return comp
+  return tff.backends.test.replace_secure_intrinsics_with_bodies(comp)
+
+
+def _sums_securely(block: tff.framework.ComputationBuildingBlock) -> bool:
   found: list[str] = []
 
   def look(block):
@@ -18,10 +24,8 @@ def with_plain_sums(comp: tff.Computation) -> tff.Computation:
       found.append(block.uri)
     return block, False
 
-  tff.framework.transform_postorder(comp.to_building_block(), look)
-  if not found:
-    return comp
-  return tff.backends.test.replace_secure_intrinsics_with_bodies(comp)
+  tff.framework.transform_postorder(block, look)
+  return bool(found)
 
 
 def to_native(comp: tff.Computation) -> tff.Computation:
@@ -34,6 +38,9 @@ def to_call_dominant(comp: tff.Computation) -> tff.framework.ComputationBuilding
 
   What is left of the federated operators are broadcasts, aggregations, maps and zips.
   """
-  block = with_plain_sums(comp).to_building_block()
+  # Making blocks of a computation takes a third of compiling it: it is done once.
+  block = comp.to_building_block()
+  if _sums_securely(block):
+    block = with_plain_sums(comp).to_building_block()
   block, _ = tff.tensorflow.replace_intrinsics_with_bodies(block)
   return tff.framework.to_call_dominant(block)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import sys
 from typing import Any
 
 import distributed
@@ -29,3 +31,15 @@ class Worker(_NoHttp, distributed.Worker):
       signal.signal(number, signal.SIG_IGN)
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     super().__init__(*args, **kwargs)
+
+  async def __aexit__(self, *error: Any) -> None:
+    """Ends the process, which has nothing else to do, once all of it is closed.
+
+    Python would take TensorFlow apart first, for longer than Dask waits before it kills
+    the process: whoever closes the cluster would wait for that too.
+    """
+    await super().__aexit__(*error)
+    if error[0] is None:
+      sys.stdout.flush()
+      sys.stderr.flush()
+      os._exit(0)
