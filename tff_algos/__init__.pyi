@@ -2,6 +2,8 @@
 
 from .aggregators.client_memory import ClientMemoryFactory as ClientMemoryFactory
 from .aggregators.client_memory import Contribution as Contribution
+from .aggregators.coordinate_wise import median_factory as median_factory
+from .aggregators.coordinate_wise import trimmed_mean_factory as trimmed_mean_factory
 from .aggregators.temporal_weighting import (
   TemporalWeightingFactory as TemporalWeightingFactory,
 )
