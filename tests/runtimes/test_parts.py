@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_algos
-from tff_algos.runtimes import blocks, execution
+from tff_algos.runtimes import accumulation, blocks, execution
 
 
 def _shown() -> tff.Computation:
@@ -72,6 +72,44 @@ def test_default_is_as_many_clients_as_give_16_parts(shown, count, size):
   names = [f"c{i}" for i in range(count)]
   with tff_algos.create_runtime():
     assert shown(names).decode() == _expected(names, size)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 3, 7, 100])
+@pytest.mark.parametrize("count", [0, 1, 2, 5, 10, 13, 16, 31, 64, 1000])
+def test_ranges_joined_by_themselves_are_of_the_same_tree(count, num_workers):
+  """Whoever joins a range's parts, and whatever the number of workers."""
+
+  class Written:
+    def merge(self, before, after):
+      return [f"({before[0]} {after[0]})"]
+
+    def zero(self):
+      return ["nobody"]
+
+  def joined(parts):
+    tree = accumulation.Tree(Written())
+    for part in parts:
+      tree.add([str(part)])
+    return tree.total()
+
+  ranges = accumulation.subtrees(count, num_workers)
+  assert [part for r in ranges for part in r] == list(range(count))
+  tree = accumulation.Tree(Written())
+  for r in ranges:
+    tree.add(joined(r), len(r))
+  assert tree.total() == joined(range(count))
+
+
+def test_ranges_are_at_most_a_workers_share_of_what_is_left():
+  assert [len(r) for r in accumulation.subtrees(16, 2)] == [8, 4, 2, 1, 1]
+  assert [len(r) for r in accumulation.subtrees(10, 2)] == [4, 2, 2, 1, 1]
+  assert [len(r) for r in accumulation.subtrees(10, 10)] == [1] * 10
+  for count in (16, 100, 1000):
+    for num_workers in (2, 3, 16):
+      left = count
+      for r in accumulation.subtrees(count, num_workers):
+        assert len(r) <= max(1, left // num_workers)
+        left -= len(r)
 
 
 def test_parts_cover_the_cohort_in_order():

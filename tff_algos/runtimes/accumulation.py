@@ -149,9 +149,8 @@ class Tree:
     # half.
     self._joined: list[tuple[int, Sequence[tf.Tensor]]] = []
 
-  def add(self, totals: Sequence[tf.Tensor]) -> None:
-    """Takes the next part's accumulators."""
-    count = 1
+  def add(self, totals: Sequence[tf.Tensor], count: int = 1) -> None:
+    """Takes the next part's accumulators, or those of a range that `subtrees` gives."""
     while self._joined and self._joined[-1][0] == count:
       totals = self._accumulation.merge(self._joined.pop()[1], totals)
       count *= 2
@@ -165,6 +164,24 @@ class Tree:
     for _, before in reversed(earlier):
       totals = self._accumulation.merge(before, totals)
     return totals
+
+
+def subtrees(num_parts: int, num_workers: int) -> list[range]:
+  """Ranges of parts that `Tree` joins among themselves before it joins them to others.
+
+  Whoever does the clients of such a range can join its parts, and the result is the same.
+  Each is at most a worker's share of what is left, so that workers end at about the same
+  time: they begin with much and end with little.
+  """
+  found: list[range] = []
+  start = 0
+  while start < num_parts:
+    share, size = (num_parts - start) // num_workers, 1
+    while 2 * size <= share and start % (2 * size) == 0:
+      size *= 2
+    found.append(range(start, start + size))
+    start += size
+  return found
 
 
 def _is_sum(aggregate: Node) -> bool:

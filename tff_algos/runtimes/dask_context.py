@@ -13,7 +13,6 @@ import collections
 import concurrent.futures
 import contextlib
 import itertools
-import re
 import sys
 import threading
 import time
@@ -24,11 +23,18 @@ from typing import Any, NamedTuple, Optional
 
 import dask
 import distributed
-import tensorflow as tf
 from distributed.scheduler import KilledWorker
 
-from tff_algos.errors import InputError, UnsupportedComputationError, WorkerLostError
-from tff_algos.runtimes import dask_tasks, dask_worker, execution, in_process, values
+from tff_algos.errors import InputError, WorkerLostError
+from tff_algos.runtimes import (
+  accumulation,
+  dask_errors,
+  dask_tasks,
+  dask_worker,
+  execution,
+  in_process,
+  values,
+)
 from tff_algos.runtimes.dask_tasks import Done, Failed, Job, Machine, Refused
 from tff_algos.runtimes.planned_context import PlannedContext
 
@@ -43,11 +49,7 @@ _FEWEST_AT_ONCE = 16
 _TIMEOUTS = (TimeoutError, asyncio.TimeoutError, concurrent.futures.TimeoutError)
 _CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)
 
-_OURS: tuple[type[Exception], ...] = (InputError, UnsupportedComputationError)
-
 _PREFIX = "tff_algos_"
-
-_UNREADABLE = ("NotFoundError", "PermissionDeniedError")
 
 
 class _Call(NamedTuple):
@@ -124,18 +126,22 @@ class DaskContext(PlannedContext):
     broadcast = dask_tasks.put(leaves, self._folder)
     call = _Call(self._computation_of(plan), self._submit(dask_tasks.hold, broadcast))
     kept_nodes = plan.kept_of(cohort.work)
-    jobs = (_job_of(cohort, machine, part, self._folder) for part in cohort.parts)
+    together = accumulation.subtrees(len(cohort.parts), self._num_threads() or 1)
+    jobs = (
+      _job_of(cohort, machine, cohort.parts[r.start : r.stop], self._folder)
+      for r in together
+    )
     try:
-      for done in self._in_order(call, jobs):
+      for parts, done in zip(together, self._in_order(call, jobs)):
         totals, kept = dask_tasks.take(done.content)
         dask_tasks.drop(done.content)
-        yield execution.PartResult(totals, dict(zip(kept_nodes, kept)))
+        yield execution.PartResult(totals, dict(zip(kept_nodes, kept)), len(parts))
     finally:
       dask_tasks.drop(broadcast)
 
   def _in_order(self, call: _Call, jobs: Iterator[Job]) -> Iterator[Done]:
     """Each job's results; no more jobs are given out than keep all workers busy."""
-    most = max(_FEWEST_AT_ONCE, 2 * sum(self._threads().values()))
+    most = max(_FEWEST_AT_ONCE, 2 * self._num_threads())
     waiting: collections.deque[tuple[Job, distributed.Future]] = collections.deque()
 
     def give_out() -> None:
@@ -170,11 +176,11 @@ class DaskContext(PlannedContext):
     first, self._num_tasks = self._num_tasks, self._num_tasks + len(jobs)
     with self._sending():
       futures: list[distributed.Future] = self._client.map(
-        dask_tasks.run_part,
+        dask_tasks.run_parts,
         [call.computation] * len(jobs),
         [call.broadcast] * len(jobs),
         jobs,
-        key=[f"{_PREFIX}run_part-{self._name}-{first + i}" for i in range(len(jobs))],
+        key=[f"{_PREFIX}run_parts-{self._name}-{first + i}" for i in range(len(jobs))],
         pure=False,
         retries=0,
         workers=workers,
@@ -199,7 +205,7 @@ class DaskContext(PlannedContext):
       WorkerLostError: The scheduler has been gone for so long that nothing is tried.
     """
     if self._client.status in ("closing", "closed"):
-      raise WorkerLostError(_NO_SCHEDULER)
+      raise WorkerLostError(dask_errors.NO_SCHEDULER)
     name = "distributed.admin.large-graph-warning-threshold"
     with dask.config.set({name: "1 PiB"}):
       yield
@@ -230,7 +236,7 @@ class DaskContext(PlannedContext):
           if machine != expected:
             self._refuse(Refused(worker, machine), expected)
         if self._refused >= found.keys():
-          raise InputError(_UNLIKE.format(first.differences(expected)))
+          raise InputError(dask_errors.UNLIKE.format(first.differences(expected)))
         self._machine = expected
       return self._machine
 
@@ -248,10 +254,12 @@ class DaskContext(PlannedContext):
     """The results of a job, which are another worker's where this one is refused."""
     while not isinstance(answer, Done):
       if isinstance(answer, Failed):
-        raise _error_of(answer)
+        raise dask_errors.error_of(answer)
       self._refuse(answer, job.machine)
       if self._refused >= self._threads().keys():
-        raise InputError(_UNLIKE.format(answer.machine.differences(job.machine)))
+        raise InputError(
+          dask_errors.UNLIKE.format(answer.machine.differences(job.machine))
+        )
       [answer] = self._gather(self._submit_parts(call, [job]))
     return answer
 
@@ -269,7 +277,7 @@ class DaskContext(PlannedContext):
       except _TIMEOUTS:
         since = self._since_without_workers(since)
       except (*_CANCELLED, OSError) as error:
-        raise WorkerLostError(_NO_SCHEDULER) from error
+        raise WorkerLostError(dask_errors.NO_SCHEDULER) from error
 
   def _wait_a_moment(self, futures: list[distributed.Future]) -> None:
     """Waits for more, as results that are fetched together cost as much as one."""
@@ -293,7 +301,7 @@ class DaskContext(PlannedContext):
         "(clients_per_part) or fewer threads need less."
       ) from error
     except (*_CANCELLED, OSError) as error:
-      raise WorkerLostError(_NO_SCHEDULER) from error
+      raise WorkerLostError(dask_errors.NO_SCHEDULER) from error
     return results
 
   def _threads(self) -> dict[str, int]:
@@ -305,13 +313,17 @@ class DaskContext(PlannedContext):
     try:
       found: dict[str, int] = self._client.nthreads()
     except (*_CANCELLED, *_TIMEOUTS, OSError, RuntimeError) as error:
-      raise WorkerLostError(_NO_SCHEDULER) from error
+      raise WorkerLostError(dask_errors.NO_SCHEDULER) from error
     return found
+
+  def _num_threads(self) -> int:
+    """How many jobs can be done at once."""
+    return sum(n for w, n in self._threads().items() if w not in self._refused)
 
   def _since_without_workers(self, since: Optional[float]) -> Optional[float]:
     """Since when there is no worker; None where there is one."""
     if self._client.status != "running":
-      raise WorkerLostError(_NO_SCHEDULER)
+      raise WorkerLostError(dask_errors.NO_SCHEDULER)
     if self._threads():
       return None
     now = time.monotonic()
@@ -329,30 +341,19 @@ class DaskContext(PlannedContext):
       time.sleep(_POLL_SECONDS / 10)
 
 
-_NO_SCHEDULER = "The Dask scheduler is gone, or no longer reached."
-_UNLIKE = (
-  "No worker of the cluster is like this machine, so that results would be rounded "
-  "differently: there is {}. Use workers of one type, and the same packages everywhere."
-)
-
-_SAME_FILES = (
-  "Every worker must read client files at the same path: use a shared --cache_dir, or "
-  "copy it to all machines."
-)
-
-
 def _job_of(
-  cohort: execution.Cohort, machine: Machine, part: range, folder: Optional[str]
+  cohort: execution.Cohort, machine: Machine, parts: list[range], folder: Optional[str]
 ) -> Job:
+  clients = range(parts[0].start, parts[-1].stop)
   own = [
-    [values.to_portable(n.type, of_clients[client]) for client in part]
+    [values.to_portable(n.type, of_clients[client]) for client in clients]
     for n, of_clients in cohort.own.items()
   ]
   return Job(
     level=cohort.level,
     num_clients=cohort.num_clients,
-    first=part.start,
-    size=len(part),
+    first=clients.start,
+    sizes=[len(part) for part in parts],
     own=dask_tasks.put(own, folder),
     machine=machine,
     folder=folder,
@@ -368,32 +369,3 @@ def _tell_of_lost(event: tuple[float, Any]) -> None:
       file=sys.stderr,
       flush=True,
     )
-
-
-def _error_of(failed: Failed) -> Exception:
-  """The worker's error, as in_process raises it."""
-  who = "A client" if failed.client is None else f"Client {failed.client} of the cohort"
-  given = f" ({', '.join(failed.given)})" if failed.given else ""
-  where = f"{who}{given} on the worker {failed.worker}"
-  # TensorFlow's line for a file, among others: "/path; No such file or directory".
-  unreadable = re.search(r"^\S.*; \S.*$", failed.message, re.MULTILINE)
-  if failed.kind in _UNREADABLE and unreadable:
-    return InputError(f"{where} finds no readable file: {unreadable[0]}. {_SAME_FILES}")
-  cut = re.search(r"Not a client file .*\[(.*)\]$", failed.message, re.MULTILINE)
-  if cut:
-    return InputError(
-      f"{where} finds a file that is cut, or of another model's examples: {cut[1]}. "
-      f"{_SAME_FILES}"
-    )
-  message = f"{where}: {failed.message}"
-  known = {kind.__name__: kind for kind in _OURS}.get(failed.kind)
-  if known is not None:
-    return known(message)
-  cause = RuntimeError(f"On the worker:\n{failed.trace}")
-  kind = getattr(tf.errors, failed.kind, None)
-  if kind is None:
-    error: Exception = RuntimeError(f"{failed.kind}: {message}")
-  else:
-    error = kind(None, None, message)
-  error.__cause__ = cause
-  return error

@@ -75,13 +75,13 @@ class Machine(NamedTuple):
 
 
 class Job(NamedTuple):
-  """The work of a part's clients between two exchanges.
+  """The work of some parts' clients between two exchanges.
 
   Attributes:
     level: After which exchange of the computation.
     num_clients: The cohort's size.
-    first: The place of the part's first client in the cohort.
-    size: How many clients the part has.
+    first: The place of the first client in the cohort.
+    sizes: How many clients each part has; the parts are joined.
     own: For each input that clients have their own values of, each client's leaves;
       packed.
     machine: What the worker has to be like.
@@ -92,18 +92,18 @@ class Job(NamedTuple):
   level: int
   num_clients: int
   first: int
-  size: int
+  sizes: list[int]
   own: Packed
   machine: Machine
   folder: Optional[str]
 
 
 class Done(NamedTuple):
-  """A part's results.
+  """A job's results.
 
   Attributes:
-    content: Packed: the leaves of its accumulators, and for each value that clients keep
-      each client's leaves.
+    content: Packed: the leaves of the accumulators of its parts together, and for each
+      value that clients keep each client's leaves.
   """
 
   content: Packed
@@ -162,8 +162,8 @@ def peak_memory() -> int:
   )
 
 
-def run_part(computation: bytes, broadcast: Packed, job: Job) -> Done | Refused | Failed:
-  """Has a part's clients work.
+def run_parts(computation: bytes, broadcast: Packed, job: Job) -> Done | Refused | Failed:
+  """Has the clients of some parts work, and joins these.
 
   Args:
     computation: The compiled computation, as `dask_worker.plan_of` takes it.
@@ -172,4 +172,4 @@ def run_part(computation: bytes, broadcast: Packed, job: Job) -> Done | Refused 
   """
   from tff_algos.runtimes import dask_worker
 
-  return dask_worker.run_part(computation, broadcast, job)
+  return dask_worker.run_parts(computation, broadcast, job)

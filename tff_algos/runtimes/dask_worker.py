@@ -1,4 +1,4 @@
-"""A part's clients on one of Dask's workers: what in_process does, in another process."""
+"""Parts of a cohort on one of Dask's workers: what in_process does, elsewhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ from typing import Any
 import distributed
 import tensorflow as tf
 
-from tff_algos.runtimes import dask_tasks, execution, in_process, private_apis, values
+from tff_algos.runtimes import (
+  accumulation,
+  dask_tasks,
+  execution,
+  in_process,
+  private_apis,
+  values,
+)
 from tff_algos.runtimes.dask_tasks import Done, Failed, Job, Machine, Packed, Refused
 from tff_algos.runtimes.processor import processor
 
@@ -88,8 +95,8 @@ def plan_of(computation: bytes) -> execution.Plan:
   return plan
 
 
-def run_part(computation: bytes, broadcast: Packed, job: Job) -> Done | Refused | Failed:
-  """As `dask_tasks.run_part`."""
+def run_parts(computation: bytes, broadcast: Packed, job: Job) -> Done | Refused | Failed:
+  """As `dask_tasks.run_parts`."""
   worker = distributed.get_worker().address
   here = machine()
   if here != job.machine:
@@ -108,13 +115,14 @@ def run_part(computation: bytes, broadcast: Packed, job: Job) -> Done | Refused 
   try:
     plan, own = plan_of(computation), dask_tasks.take(job.own)
     cohort = _cohort(plan, dask_tasks.take(broadcast), own, job)
+    tree = accumulation.Tree(cohort.sums)
+    kept: list[list[Any]] = [[] for _ in plan.kept_of(cohort.work)]
     with private_apis.safe_for_threads(), tf.device(_HERE.device):
-      [result] = plan.run_parts(cohort, [_HERE.device], in_order)
-    totals = [values.to_numpy(leaf) for leaf in result.totals]
-    kept = [
-      [values.to_portable(node.type, leaves) for leaves in of_clients]
-      for node, of_clients in result.kept.items()
-    ]
+      for part in plan.run_parts(cohort, [_HERE.device], in_order):
+        tree.add(part.totals)
+        for every, (node, of_clients) in zip(kept, part.kept.items()):
+          every += (values.to_portable(node.type, leaves) for leaves in of_clients)
+      totals = [values.to_numpy(leaf) for leaf in tree.total()]
     return Done(dask_tasks.put((totals, kept), job.folder))
   # Whatever it is: Dask would try it again elsewhere, and TensorFlow's cannot be sent.
   except Exception as error:
@@ -135,6 +143,7 @@ def _cohort(
   work = level.work_of(job.num_clients)
   shared = [n for n in work.inputs if n.kind == "broadcast"]
   own = [n for n in work.inputs if n.kind != "broadcast"]
+  ends = itertools.accumulate(job.sizes)
   return execution.Cohort(
     level=job.level,
     work=work,
@@ -145,7 +154,7 @@ def _cohort(
       for n, of_clients in zip(own, own_values)
     },
     num_clients=job.num_clients,
-    parts=[range(job.size)],
+    parts=[range(end - n, end) for n, end in zip(job.sizes, ends)],
   )
 
 

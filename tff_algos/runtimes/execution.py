@@ -33,15 +33,17 @@ MOST_PARTS = 16
 
 
 class PartResult(NamedTuple):
-  """What the clients of a part have made.
+  """What the clients of a part have made, or of parts that have been joined.
 
   Attributes:
     totals: The accumulators after its last client; they began with its first.
     kept: For each node that clients keep the leaves of each client's value.
+    num_parts: How many parts have been joined, as `accumulation.subtrees` says.
   """
 
   totals: Sequence[Any]
   kept: ClientLeaves
+  num_parts: int = 1
 
 
 class Cohort(NamedTuple):
@@ -229,7 +231,7 @@ class Plan:
         at_clients[node] = []
       tree = accumulation.Tree(level.sums)
       for part in run_cohort(cohort):
-        tree.add(part.totals)
+        tree.add(part.totals, part.num_parts)
         for node, of_clients in part.kept.items():
           at_clients[node].extend(of_clients)
       at_server.update(level.sums.split(tree.total()))
