@@ -1,0 +1,53 @@
+"""What is said where a Dask cluster, a worker or a computation on one fails."""
+
+from __future__ import annotations
+
+import re
+
+import tensorflow as tf
+
+from tff_algos.errors import InputError, UnsupportedComputationError
+from tff_algos.runtimes.dask_tasks import Failed
+
+_OURS: tuple[type[Exception], ...] = (InputError, UnsupportedComputationError)
+_UNREADABLE = ("NotFoundError", "PermissionDeniedError")
+
+NO_SCHEDULER = "The Dask scheduler is gone, or no longer reached."
+UNLIKE = (
+  "No worker of the cluster is like this machine, so that results would be rounded "
+  "differently: there is {}. Use workers of one type, and the same packages everywhere."
+)
+
+_SAME_FILES = (
+  "Every worker must read client files at the same path: use a shared --cache_dir, or "
+  "copy it to all machines."
+)
+
+
+def error_of(failed: Failed) -> Exception:
+  """The worker's error, as in_process raises it."""
+  who = "A client" if failed.client is None else f"Client {failed.client} of the cohort"
+  given = f" ({', '.join(failed.given)})" if failed.given else ""
+  where = f"{who}{given} on the worker {failed.worker}"
+  # TensorFlow's line for a file, among others: "/path; No such file or directory".
+  unreadable = re.search(r"^\S.*; \S.*$", failed.message, re.MULTILINE)
+  if failed.kind in _UNREADABLE and unreadable:
+    return InputError(f"{where} finds no readable file: {unreadable[0]}. {_SAME_FILES}")
+  cut = re.search(r"Not a client file .*\[(.*)\]$", failed.message, re.MULTILINE)
+  if cut:
+    return InputError(
+      f"{where} finds a file that is cut, or of another model's examples: {cut[1]}. "
+      f"{_SAME_FILES}"
+    )
+  message = f"{where}: {failed.message}"
+  known = {kind.__name__: kind for kind in _OURS}.get(failed.kind)
+  if known is not None:
+    return known(message)
+  cause = RuntimeError(f"On the worker:\n{failed.trace}")
+  kind = getattr(tf.errors, failed.kind, None)
+  if kind is None:
+    error: Exception = RuntimeError(f"{failed.kind}: {message}")
+  else:
+    error = kind(None, None, message)
+  error.__cause__ = cause
+  return error
