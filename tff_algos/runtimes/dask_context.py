@@ -180,7 +180,12 @@ class DaskContext(PlannedContext):
         [call.computation] * len(jobs),
         [call.broadcast] * len(jobs),
         jobs,
-        key=[f"{_PREFIX}run_parts-{self._name}-{first + i}" for i in range(len(jobs))],
+        # By a key's first word the scheduler remembers how long such tasks take, which
+        # it needs to give all workers as much.
+        key=[
+          f"{_PREFIX}run_{len(job.sizes)}_parts-{self._name}-{first + i}"
+          for i, job in enumerate(jobs)
+        ],
         pure=False,
         retries=0,
         workers=workers,
