@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import pathlib
+import sys
 
 import pytest
 
@@ -110,3 +111,16 @@ def test_a_flag_defined_by_an_import_is_seen():
   code = "from absl import flags\n_X = flags.DEFINE_string('x', None, '')"
   calls = _run_on_import(ast.parse(code).body)
   assert [ast.unparse(call) for call in calls] == ["flags.DEFINE_string"]
+
+
+def test_each_deliberate_fault_fits_the_code():
+  """Else `plant.py` would find out, minutes later."""
+  sys.path.insert(0, str(_ROOT / "tests" / "faults"))
+  try:
+    from faults import FAULTS
+  finally:
+    sys.path.pop(0)
+  assert len({fault.name for fault in FAULTS}) == len(FAULTS)
+  for fault in FAULTS:
+    text = (_ROOT / fault.path).read_text(encoding="utf-8")
+    assert text.count(fault.right) == 1, fault.name

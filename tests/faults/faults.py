@@ -51,8 +51,8 @@ FAULTS = (
   Fault(
     "fedprox: half of mu",
     f"{_ALGORITHMS}fed_prox.py",
-    "tuple(-h.mu * x for x in start)",
-    "tuple(-0.5 * h.mu * x for x in start)",
+    "tuple(h.mu * x for x in start)",
+    "tuple(0.5 * h.mu * x for x in start)",
     _replay("fedprox"),
   ),
   Fault(
@@ -72,8 +72,8 @@ FAULTS = (
   Fault(
     "scaffold: sign of the correction",
     f"{_ALGORITHMS}scaffold.py",
-    "tree_math.subtract(server_variate, own_variate)\n\n",
-    "tree_math.subtract(own_variate, server_variate)\n\n",
+    "pull=local_training.Pull(target)",
+    "pull=local_training.Pull(tree_math.subtract(server_variate, own_variate))",
     _replay("scaffold"),
   ),
   Fault(
@@ -219,8 +219,8 @@ FAULTS = (
   Fault(
     "tefl: old uploads count more",
     "tff_algos/aggregators/temporal_weighting.py",
-    "weight * self._base**-age",
-    "weight * self._base**age",
+    "added * self._base**-age",
+    "added * self._base**age",
     _replay("tefl"),
   ),
   Fault(
@@ -248,8 +248,9 @@ FAULTS = (
   Fault(
     "local training: momentum 1 - b",
     f"{_CLIENT_WORK}local_training.py",
-    "momentum * v + g for v",
-    "momentum * v + (1 - momentum) * g for v",
+    "velocity = tree_math.add_scaled(gradient, momentum, velocity)",
+    "velocity = tuple(momentum * v + (1 - momentum) * g for v, g in "
+    "zip(velocity, gradient))",
     _replay("fedavg"),
   ),
   Fault(
@@ -385,8 +386,8 @@ FAULTS = (
   Fault(
     "devices: what is added is left where it was",
     "tff_algos/runtimes/execution.py",
-    "sums.copied(results) if len(shared) > 1 else results",
-    "results",
+    "sums.copied(result) if is_copied else result",
+    "result",
     _of("runtimes/test_devices.py", "first_device"),
   ),
   Fault(
@@ -614,6 +615,56 @@ FAULTS = (
     "zip(curve.rounds, curve.accuracy) if a >= target), None)",
     "zip(curve.rounds, curve.accuracy) if a > target), None)",
     ("tests/experiments/tables/test_measures.py",),
+  ),
+  # What clients that lie can do, and rounding that differs from run to run.
+  Fault(
+    "sums: three terms are left to TensorFlow's optimizer",
+    f"{_CLIENT_WORK}tree_math.py",
+    "x - opposite * y for x, y in zip(a, b)",
+    "x + scale * y for x, y in zip(a, b)",
+    _of("conformance/test_optimized_sums.py", "fedgg-0.9"),
+  ),
+  Fault(
+    "median: clients that were dropped count",
+    "tff_algos/aggregators/coordinate_wise.py",
+    "tf.cast(weight > 0, tf.int32)",
+    "tf.cast(weight >= 0, tf.int32)",
+    ("tests/aggregators/test_coordinate_wise.py",),
+  ),
+  Fault(
+    "trimmed mean: the largest stay",
+    "tff_algos/aggregators/coordinate_wise.py",
+    "ordered[cut : count - cut]",
+    "ordered[cut:]",
+    ("tests/aggregators/test_coordinate_wise.py",),
+  ),
+  Fault(
+    "norm limit: who is dropped keeps its new state",
+    "tff_algos/templates/norm_limits.py",
+    "drop_unless(~too_long, output, old_client_state)",
+    "drop_unless(~too_long, output, output.client_state)",
+    _of("conformance/test_norm_limit.py", "scaffold"),
+  ),
+  Fault(
+    "norm limit: who is dropped does not count for the median",
+    "tff_algos/templates/norm_limits.py",
+    "OrderedDict(kept.weight, **{part: output.weight[part]})",
+    "kept.weight",
+    _of("conformance/test_norm_limit.py", "grow"),
+  ),
+  Fault(
+    "temporal weighting: what is taken back has today's number of examples",
+    "tff_algos/aggregators/temporal_weighting.py",
+    'tf.where(memory["round_num"] > 0, memory["weight"], weight)',
+    "weight",
+    _of("aggregators/test_temporal_weighting.py", "may_change"),
+  ),
+  Fault(
+    "dask: parts are joined that the tree joins to others",
+    "tff_algos/runtimes/accumulation.py",
+    "2 * size <= share and start % (2 * size) == 0",
+    "2 * size <= share",
+    ("tests/runtimes/test_parts.py",),
   ),
   # Models that are taken out.
   Fault(
