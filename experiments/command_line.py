@@ -22,7 +22,7 @@ from typing import NoReturn
 
 from absl import app, flags, logging
 
-from tff_algos import preflight
+from tff_algos import durable_files, preflight
 from tff_algos.errors import (
   InputError,
   InputWarning,
@@ -32,8 +32,7 @@ from tff_algos.errors import (
 
 STOPPED_EARLY = os.EX_TEMPFAIL
 
-# A file system's own troubles, which are nobody's mistake.
-_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _REPORT_IT = (
   "This is a defect of the program and not of what it was given: please report it, with "
   "the command and the lines above."
@@ -92,15 +91,25 @@ def _fail(error: Exception, status: int = 2) -> NoReturn:
   sys.exit(status)
 
 
+def _of_the_disk(error: OSError) -> str:
+  # Else it is, as a rule, what was printed.
+  where = error.filename or "Standard output, or another file"
+  remedy = "make room" if error.errno in _NO_SPACE else "set that right"
+  return (
+    f"{where}: {error.strerror}; what was written before stays: {remedy} and give the "
+    "same command again, which train.py takes with --resume."
+  )
+
+
 def _end(error: Exception) -> NoReturn:
   """Says what has gone wrong, and ends with the status that this has."""
   if isinstance(error, InputError):
     _fail(error)
   if isinstance(error, (UnsupportedComputationError, WorkerLostError)):
     _fail(error, status=1)
-  if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
-    where = f"{error.filename}: " if error.filename else ""
-    _fail(OSError(f"{where}{error.strerror}; what was written before stays."), status=1)
+  # Which are nobody's mistake.
+  if isinstance(error, OSError) and error.errno in durable_files.DISK_ERRORS:
+    _fail(OSError(_of_the_disk(error)), status=1)
   traceback.print_exception(type(error), error, error.__traceback__)
   print(_REPORT_IT, file=sys.stderr)
   sys.exit(1)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Optional
 from experiments.config import Config, make_hparams
 from experiments.run_folder import fingerprints
 from tasks import registry as tasks_registry
-from tff_algos import hyper_parameters
+from tff_algos import durable_files, hyper_parameters
 from tff_algos.aggregators import table as aggregators
 from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.errors import InputError
@@ -110,6 +110,8 @@ def load(config: Config) -> tasks_registry.LoadedTask:
       model_seed=config.seed,
     )
   except OSError as error:  # Of the user's files.
+    if error.errno in durable_files.DISK_ERRORS:
+      raise
     raise InputError(f"{error.filename or config.task}: {error.strerror}.") from error
 
 

@@ -13,7 +13,7 @@ from experiments.run_folder.folder import RunFolder
 from tasks import loading
 from tasks import registry as tasks_registry
 from tasks.datasets import dataset as dataset_lib
-from tff_algos import partitions
+from tff_algos import durable_files, partitions
 from tff_algos.diagnostics import heterogeneity
 
 _COLUMNS = ("split", *heterogeneity.Summary._fields, "left_over")
@@ -73,7 +73,7 @@ def run(request: Request) -> None:
   with folder.alone():
     folder.begin({"flags": settings, "note": data.note})
     rows = [row for row, _ in drawn]
-    with open(folder.file("table.csv"), "w", newline="") as f:
+    with durable_files.new_file(folder.file("table.csv"), "w", newline="") as f:
       csv.writer(f).writerows([_COLUMNS, *rows])
     for (spec, *_), counts in drawn:
       path = folder.file(re.sub(r"[^\w.-]+", "_", spec))
@@ -82,7 +82,7 @@ def run(request: Request) -> None:
       heterogeneity.draw_columns(counts, f"{path}_columns.png", title)
     text = table(rows)
     # Last, as the papers' programs take it for the sign that all is there.
-    with open(folder.file("table.md"), "w") as f:
+    with durable_files.new_file(folder.file("table.md"), "w") as f:
       f.write(text + "\n")
   print(text)
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional, Protocol
 
 from experiments.run_folder.folder import RunFolder
+from tff_algos import durable_files
 from tff_algos.errors import InputError
 
 TENSORBOARD = "tensorboard"
@@ -125,7 +126,7 @@ class Tracked:
         known[name] = tracker.start(title, manifest, known.get(name))
         self._open[name] = tracker
     if known:
-      with open(folder.file(IDS), "w", encoding="utf-8") as f:
+      with durable_files.new_file(folder.file(IDS), "w", encoding="utf-8") as f:
         json.dump(known, f)
 
   def start(self, done: Sequence[Mapping[str, Any]]) -> None:

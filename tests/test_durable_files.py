@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import sqlite3
 
 import pytest
+import tensorflow as tf
 
 from tff_algos import durable_files
 
@@ -71,3 +74,53 @@ def test_a_tree_is_synced_with_all_that_it_holds(tmp_path, monkeypatch):
   happened.clear()
   durable_files.sync_tree(str(tmp_path / "tree/a"))
   assert happened == [("sync", "a")]
+
+
+_FULL = "No space left on device"
+
+
+@pytest.mark.parametrize(
+  "error, number",
+  [
+    (OSError(errno.ENOSPC, _FULL), errno.ENOSPC),
+    (OSError(errno.EDQUOT, "Disk quota exceeded", "/a/file.unfinished"), errno.EDQUOT),
+    (PermissionError(errno.EACCES, "Permission denied", "/a/file"), errno.EACCES),
+    (tf.errors.ResourceExhaustedError(None, None, f"/a/file; {_FULL}"), errno.ENOSPC),
+    (OSError(f"Can't write data (error message = '{_FULL}', ...)"), errno.ENOSPC),
+    (sqlite3.OperationalError("database or disk is full"), errno.ENOSPC),
+    (sqlite3.OperationalError("disk I/O error"), errno.EIO),
+  ],
+)
+def test_error_of_the_disk_names_what_was_written(error, number):
+  with pytest.raises(OSError) as caught, durable_files.writing("/a/file"):
+    raise error
+  assert (caught.value.errno, caught.value.filename) == (number, "/a/file")
+  assert caught.value.strerror == os.strerror(number)
+
+
+@pytest.mark.parametrize(
+  "error",
+  [
+    FileNotFoundError(errno.ENOENT, "No such file", "/a/file"),
+    OSError(errno.ENOSPC, _FULL, "/b/file"),
+    tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor"),
+    ValueError("inside"),
+  ],
+)
+def test_any_other_error_stays_what_it_is(error):
+  with pytest.raises(type(error)) as caught, durable_files.writing("/a/file"):
+    raise error
+  assert caught.value is error
+
+
+def test_picture_is_whole_or_not_there(tmp_path):
+  class Figure:
+    def savefig(self, file, **options):
+      file.write(b"half")
+      raise OSError(errno.ENOSPC, _FULL)
+
+  path = tmp_path / "a.png"
+  with pytest.raises(OSError) as caught:
+    durable_files.save_picture(Figure(), path)
+  assert caught.value.filename == str(path)
+  assert os.listdir(tmp_path) == []

@@ -300,6 +300,7 @@ def write_clients(
     InputError: A client is empty, an input is NaN or infinite, or an array does not fit
       `spec`: its shape, or a value that the dtype cannot hold, such as a fraction where
       the labels are int32.
+    OSError: The disk is full, or fails.
   """
   if not clients:
     raise InputError("There are no clients to write: give at least one.")
@@ -318,9 +319,10 @@ def write_clients(
     x, y = client_arrays.as_stored(client, *examples, spec)
     path = os.path.join(folder, _file_name(place))
     if place % _FILES_IN_FOLDER == 0:
-      tf.io.gfile.makedirs(os.path.dirname(path))
+      with durable_files.writing(os.path.dirname(path)):
+        tf.io.gfile.makedirs(os.path.dirname(path))
     checksum = 0
-    with tf.io.gfile.GFile(path, "wb") as f:
+    with durable_files.writing(path), tf.io.gfile.GFile(path, "wb") as f:
       for part in (np.int64(len(y)), x, y):
         raw = part.tobytes()
         f.write(raw)

@@ -3,16 +3,26 @@
 What was written is in the machine's memory only until it is synced, and a name may reach
 the disk before what it names. So content is synced under another name, the name changed,
 and the folder synced.
+
+Where a disk is full or fails, whoever writes raises an OSError that names the file.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import sqlite3
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO, Any, Optional
 
 UNFINISHED = ".unfinished"
+
+#: The errors of a disk that is full, may not be written to or fails.
+DISK_ERRORS = (
+  *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+  *(errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO),
+)
 
 
 @contextlib.contextmanager
@@ -25,15 +35,56 @@ def new_file(path: str, mode: str = "wb", **options: Any) -> Iterator[IO[Any]]:
     **options: Others of `open`.
   """
   unfinished = path + UNFINISHED
+  with writing(path):
+    try:
+      with open(unfinished, mode, **options) as file:
+        yield file
+        sync_file(file)
+    except BaseException:
+      with contextlib.suppress(OSError):
+        os.remove(unfinished)
+      raise
+    replace(unfinished, path)
+
+
+@contextlib.contextmanager
+def writing(path: str) -> Iterator[None]:
+  """Has errors of the disk name the file or folder that is written.
+
+  Args:
+    path: Its name. An error that names a file of another folder is of that.
+
+  Raises:
+    OSError: The disk is full or fails; also where TensorFlow, HDF5 or SQLite, which raise
+      errors of their own, wrote to it.
+  """
   try:
-    with open(unfinished, mode, **options) as file:
-      yield file
-      sync_file(file)
-  except BaseException:
-    with contextlib.suppress(OSError):
-      os.remove(unfinished)
-    raise
-  replace(unfinished, path)
+    yield
+  except Exception as error:
+    number = _disk_error(error)
+    named = getattr(error, "filename", None) or path
+    folder = os.path.dirname(os.path.abspath(path))
+    if number is None or not os.path.abspath(named).startswith(folder):
+      raise
+    raise OSError(number, os.strerror(number), path) from error
+
+
+def _disk_error(error: Exception) -> Optional[int]:
+  """The number of an error of the disk; None for any other."""
+  if isinstance(error, OSError) and error.errno is not None:
+    return error.errno if error.errno in DISK_ERRORS else None
+  message = str(error)
+  if isinstance(error, sqlite3.OperationalError):
+    return errno.ENOSPC if "full" in message else errno.EIO
+  # TensorFlow's and HDF5's messages have the system's in them.
+  return next((n for n in DISK_ERRORS if os.strerror(n) in message), None)
+
+
+def save_picture(figure: Any, path: str | os.PathLike[str], dpi: int = 120) -> None:
+  """Writes a figure of Matplotlib's."""
+  name = os.fspath(path)
+  with new_file(name) as file:
+    figure.savefig(file, dpi=dpi, format=os.path.splitext(name)[1][1:])
 
 
 def sync_file(file: IO[Any]) -> None:

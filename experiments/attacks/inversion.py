@@ -319,7 +319,7 @@ def draw(
         axes.set_xlabel(f"{psnr[line, example]:.1f} dB", fontsize=9)
     axes_of_line[0].set_ylabel(line, fontsize=10)
   figure.suptitle(title, fontsize=10)
-  figure.savefig(os.path.join(out, "grid.png"), dpi=150)
+  durable_files.save_picture(figure, os.path.join(out, "grid.png"), dpi=150)
 
 
 def run(request: Request) -> None:
@@ -357,6 +357,6 @@ def _show(request: Request, prepared: Prepared, rows: list[dict[str, str]]) -> N
   text = table(shown, names)
   draw(request.out, shown, names, what.replace(": ", "\n", 1))
   # Last, as fedreg_tables.py takes it for the sign that all is there.
-  with open(os.path.join(request.out, "inversion.md"), "w") as f:
+  with durable_files.new_file(os.path.join(request.out, "inversion.md"), "w") as f:
     f.write(f"Pictures recovered from one local step on one picture; {what}.\n\n{text}\n")
   print(f"{text}\nresults in {request.out}")

@@ -30,7 +30,7 @@ import tensorflow as tf
 import tff_algos
 from experiments import markdown
 from experiments.benchmarks import measurements
-from tff_algos import client_data
+from tff_algos import client_data, durable_files
 from tff_algos.client_data import ClientDirectory
 from tff_algos.runtimes import child_process, in_process
 from tff_algos.simulation import checkpoints, loop
@@ -230,7 +230,7 @@ def _measure(name: str, sizes: list[int], out: str) -> None:
   rows = [json.loads(line) for line in text.splitlines()]
   cells = [list(map(_cell, row.values())) for row in rows]
   head = [name.replace("_", " ") for name in rows[0]]
-  with open(os.path.join(out, f"{name}.md"), "w") as f:
+  with durable_files.new_file(os.path.join(out, f"{name}.md"), "w") as f:
     f.write(markdown.table(head, cells, right=range(len(head))) + "\n")
 
 

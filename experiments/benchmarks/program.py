@@ -21,7 +21,7 @@ from experiments.benchmarks.jobs import (
   jobs_of,
 )
 from experiments.run_folder import provenance
-from tff_algos import runtimes
+from tff_algos import durable_files, runtimes
 from tff_algos.algorithms import registry
 from tff_algos.errors import InputError
 
@@ -82,7 +82,7 @@ def run(request: Request) -> int:
   if {"local_worker", TFF}.intersection(chosen):
     print(_PORTS_ARE_OPEN, flush=True)
   print(f"results in {out}", flush=True)
-  with open(os.path.join(out, "machine.json"), "w") as f:
+  with durable_files.new_file(os.path.join(out, "machine.json"), "w") as f:
     f.write(json.dumps(_machine(request), indent=2) + "\n")
   tables = [_LEGEND.format(rounds=request.rounds)]
   failed = False
@@ -104,7 +104,7 @@ def run(request: Request) -> int:
         failed |= row["failure"] is not None
       tables.append(measurements.table(rows) + "\n")
   text = "\n".join(tables)
-  with open(os.path.join(out, "table.md"), "w") as f:
+  with durable_files.new_file(os.path.join(out, "table.md"), "w") as f:
     f.write(text)
   print(f"\n{text}", end="")
   return 1 if failed else 0

@@ -27,6 +27,7 @@ from matplotlib.figure import Figure
 from experiments import markdown, runner
 from experiments.benchmarks import measurements
 from experiments.config import Config
+from tff_algos import durable_files
 from tff_algos.runtimes import child_process
 
 RUNS: dict[str, dict[str, Any]] = {
@@ -120,10 +121,10 @@ def report(path: str, out: str) -> None:
     panel.set(xlabel="round", ylabel=what, ylim=(0, None))
     panel.grid(alpha=0.3)
   panels[0].legend(fontsize="small", loc="lower right")
-  figure.savefig(os.path.join(out, "soak.png"), dpi=110)
+  durable_files.save_picture(figure, os.path.join(out, "soak.png"), dpi=110)
   heads = ["run", "rounds", "ms a round", "MB after a quarter", "MB at the end"]
   heads += ["kB added in a round", "descriptors", "threads"]
-  with open(os.path.join(out, "table.md"), "w") as f:
+  with durable_files.new_file(os.path.join(out, "table.md"), "w") as f:
     f.write(markdown.table(heads, cells, right=range(1, len(heads))) + "\n")
 
 

@@ -55,9 +55,14 @@ def save(keras_model: tf.keras.Model, path: str) -> None:
     )
   # Keras asks for the name's end.
   unfinished = f"{path.removesuffix('.keras')}.unfinished.keras"
-  keras_model.save(unfinished)
-  durable_files.sync_tree(unfinished)
-  durable_files.replace(unfinished, path)
+  with durable_files.writing(path):
+    try:
+      keras_model.save(unfinished)
+      durable_files.sync_tree(unfinished)
+      durable_files.replace(unfinished, path)
+    finally:
+      with contextlib.suppress(FileNotFoundError):
+        os.remove(unfinished)
 
 
 def _foreign(config: Any) -> Iterator[str]:

@@ -60,16 +60,17 @@ def run(request: Request) -> None:
   inputs = example_inputs(keras_model, _NUM_INPUTS)
   expected = keras_model(inputs, training=False).numpy()
   above = os.path.dirname(os.path.abspath(request.out))
-  os.makedirs(above, exist_ok=True)
-  folder = tempfile.mkdtemp(prefix="unfinished-", dir=above)
-  try:
-    unfinished = os.path.join(folder, f"model{suffix}")
-    write(keras_model, unfinished)
-    found = difference(read(unfinished)(inputs), expected)
-    durable_files.sync_tree(unfinished)
-    durable_files.replace(unfinished, request.out)
-  finally:
-    shutil.rmtree(folder)
+  with durable_files.writing(request.out):
+    os.makedirs(above, exist_ok=True)
+    folder = tempfile.mkdtemp(prefix="unfinished-", dir=above)
+    try:
+      unfinished = os.path.join(folder, f"model{suffix}")
+      write(keras_model, unfinished)
+      found = difference(read(unfinished)(inputs), expected)
+      durable_files.sync_tree(unfinished)
+      durable_files.replace(unfinished, request.out)
+    finally:
+      shutil.rmtree(folder)
   print(
     f"{source} in {request.out}; read again, its logits differ by at most "
     f"{found:.1e} ({TOLERANCE:g} is allowed)"

@@ -148,7 +148,7 @@ def draw_losses(rows: Sequence[Row], path: str, title: str) -> None:
   panels[0].set_ylabel("loss of the clients of round t - 1 (nats)")
   panels[0].legend()
   figure.suptitle(f"{title}\nmedian and quartiles over the clients", fontsize="medium")
-  figure.savefig(path, dpi=120)
+  durable_files.save_picture(figure, path)
 
 
 def draw_increase(
@@ -184,7 +184,7 @@ def draw_increase(
   for axes in (top, *others):
     axes.grid(alpha=0.3)
   figure.suptitle(f"{title}\nmedian and quartiles over the clients", fontsize="medium")
-  figure.savefig(path, dpi=120)
+  durable_files.save_picture(figure, path)
 
 
 def report(folder: str, title: str) -> str:
@@ -199,6 +199,6 @@ def report(folder: str, title: str) -> str:
   draw_losses(rows, os.path.join(folder, "forgetting.png"), title)
   draw_increase(rows, correlations, os.path.join(folder, "increase.png"), title)
   text = table(rows, correlations)
-  with open(os.path.join(folder, "table.md"), "w") as f:
+  with durable_files.new_file(os.path.join(folder, "table.md"), "w") as f:
     f.write(text + "\n")
   return text

@@ -13,6 +13,7 @@ from experiments.line_styles import line_style
 from experiments.report.repeats import Repeats, group
 from experiments.run_folder.reading import Run, labels
 from experiments.tables.measures import deviation
+from tff_algos import durable_files
 
 
 def table(runs: Sequence[Run], target: Optional[float]) -> str:
@@ -106,4 +107,4 @@ def draw(runs: Sequence[Run], path: str, title: str) -> None:
   )
   for text in (*legend.get_texts(), figure.suptitle(title)):
     text.set_parse_math(False)  # A "$" is a "$".
-  figure.savefig(path, dpi=120)
+  durable_files.save_picture(figure, path)

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 from experiments.run_folder.reading import PARTITION, Run, labels
+from tff_algos import durable_files
 from tff_algos.simulation import records
 
 _TEMPLATE = "template.html"
@@ -42,7 +43,8 @@ def write(
       own.
   """
   page = render(runs, title=title, target=target)
-  pathlib.Path(path).write_text(page, encoding="utf-8")
+  with durable_files.new_file(path, "w", encoding="utf-8") as f:
+    f.write(page)
 
 
 def render(

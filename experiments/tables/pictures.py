@@ -11,6 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from experiments.line_styles import line_style
 from experiments.tables.measures import Curve, by_round, deviation
+from tff_algos import durable_files
 
 
 class Points(NamedTuple):
@@ -60,7 +61,7 @@ def draw_table(
       list(handles.values()), list(handles), loc="outside lower center", ncols=2
     )
   picture.suptitle(title, fontsize="medium")
-  picture.savefig(path, dpi=120)
+  durable_files.save_picture(picture, path)
 
 
 def draw_figure(
@@ -94,7 +95,7 @@ def draw_figure(
       axes.grid(alpha=0.3)
       axes.legend(fontsize="small")
   picture.suptitle(title, fontsize="medium")
-  picture.savefig(path, dpi=120)
+  durable_files.save_picture(picture, path)
 
 
 def _draw_curve(

@@ -101,13 +101,25 @@ def test_defect_has_a_traceback_and_asks_for_a_report(kind):
   assert last == _REPORT_IT
 
 
-@pytest.mark.parametrize("name", ["ENOSPC", "EDQUOT", "EROFS", "EIO"])
-def test_trouble_of_the_disk_is_nobodys_mistake_and_no_defect(name):
+@pytest.mark.parametrize(
+  "name, remedy",
+  [
+    ("ENOSPC", "make room"),
+    ("EDQUOT", "make room"),
+    ("EROFS", "set that right"),
+    ("EACCES", "set that right"),
+    ("EIO", "set that right"),
+  ],
+)
+def test_trouble_of_the_disk_is_nobodys_mistake_and_no_defect(name, remedy):
   code = f'raise OSError(errno.{name}, os.strerror(errno.{name}), "/results/a.csv")'
   status, said = _status_and_sentence(code)
   assert status == 1
   assert said.count("\n") == 1 and said.startswith("/results/a.csv: ")
-  assert said.endswith("; what was written before stays.\n")
+  assert said.endswith(
+    f"; what was written before stays: {remedy} and give the same command again, which "
+    "train.py takes with --resume.\n"
+  )
 
 
 def test_file_that_is_missing_inside_is_a_defect():

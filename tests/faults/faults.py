@@ -477,9 +477,28 @@ FAULTS = (
   Fault(
     "durable files: a name comes before its content",
     "tff_algos/durable_files.py",
-    "      sync_file(file)\n",
+    "        sync_file(file)\n",
     "",
     ("tests/test_durable_files.py",),
+  ),
+  Fault(
+    "client states: what a full disk has undone is taken for written",
+    f"{_SIMULATION}client_state_store.py",
+    "      self._error = error\n",
+    "",
+    ("tests/simulation/test_client_state_store.py",),
+  ),
+  Fault(
+    "checkpoints: a full disk leaves a half one",
+    f"{_SIMULATION}checkpoints.py",
+    """  except Exception:
+    shutil.rmtree(unfinished, ignore_errors=True)
+    raise
+""",
+    """  except Exception:
+    raise
+""",
+    ("tests/simulation/test_checkpoints.py",),
   ),
   Fault(
     "parts: they are joined from the left",

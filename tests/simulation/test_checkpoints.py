@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import sqlite3
+import stat
 
 import numpy as np
 import pytest
@@ -181,6 +183,41 @@ def test_all_is_on_the_disk_before_it_has_its_name_and_the_old_goes_after(
   run.save(6)
   after = happened[happened.index(("rename", "round_0000006")) + 1 :]
   assert after == [("sync", tmp_path.name), ("remove", "round_0000002")]
+
+
+# --- A disk that is full ----------------------------------------------------------------
+
+
+def test_full_disk_leaves_the_checkpoints_as_they_were(tmp_path, monkeypatch):
+  """At whichever sync the disk says so; and it is gone on with."""
+  fsync, failed = os.fsync, 0
+  for number in range(1, 20):
+    folder, calls = tmp_path / str(number), []
+    run = _Run(folder)
+    run.save(2)
+    run.save(4)
+    before = sorted(os.listdir(folder))
+
+    def sync(handle, number=number, calls=calls):
+      calls.append(handle)
+      if len(calls) == number and stat.S_ISREG(os.fstat(handle).st_mode):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+      fsync(handle)
+
+    with monkeypatch.context() as patched:
+      patched.setattr(os, "fsync", sync)
+      try:
+        run.save(6)
+        if len(calls) < number:
+          break
+        continue  # It was a folder, of which not every file system tells.
+      except OSError as error:
+        failed += 1
+        assert error.errno == errno.ENOSPC
+        assert os.path.dirname(error.filename) == str(folder / "round_0000006")
+    assert sorted(os.listdir(folder)) == before
+    _assert_holds(folder, [2, 4])
+  assert failed == 3  # server.npz, records.json, manifest.json
 
 
 # --- Damage ---------------------------------------------------------------------------

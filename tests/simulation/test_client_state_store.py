@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sqlite3
 from typing import Any, NamedTuple
@@ -244,3 +245,30 @@ def test_a_file_that_is_none_is_damage(tmp_path, content):
     (tmp_path / "states.sqlite").write_bytes(content)
   with pytest.raises(DamagedError, match=r"states\.sqlite"):
     _store(tmp_path).restore(1, digest)
+
+
+def test_full_disk_undoes_all_since_the_last_save_and_no_later_one_hides_it(tmp_path):
+  """SQLite then takes back the whole transaction, so that a save would lack states."""
+  path = str(tmp_path / "states.sqlite")
+  size = np.zeros(1000).nbytes
+
+  def new_store():
+    return ClientStateStore(np.zeros(1000), path=path, memory_bytes=2 * size)
+
+  store = new_store()
+  store.put([1], [np.ones(1000)])
+  saved = store.save(1)
+  [(pages,)] = store._file.execute("PRAGMA page_count")
+  store._file.execute(f"PRAGMA max_page_count = {pages + 10}")
+  with pytest.raises(OSError) as caught:
+    for place in range(2, 20):
+      store.put([place], [np.full(1000, place)])
+  assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, path)
+  store._file.execute("PRAGMA max_page_count = 10000")
+  with pytest.raises(OSError) as again:
+    store.save(2)
+  assert again.value is caught.value
+  assert os.listdir(tmp_path) == ["states.sqlite"]
+  resumed = new_store()
+  resumed.restore(1, saved)
+  np.testing.assert_array_equal(resumed.get([1, 2]), [np.ones(1000), np.zeros(1000)])

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tff_algos import durable_files
 from tff_algos.errors import InputError
 
 
@@ -202,7 +203,7 @@ def draw_heat_map(
         color="white" if counts[i, j] > 0.6 * counts.max() else "black",
       )
   fig.colorbar(mesh, ax=map_axes, label=cell_label)
-  fig.savefig(path, dpi=120)
+  durable_files.save_picture(fig, path)
 
 
 def draw_columns(
@@ -260,7 +261,7 @@ def draw_columns(
   few = len(shown) < num_clients
   which = f"the first {len(shown)} of {num_clients:,} clients" if few else "all clients"
   fig.suptitle(f"{title}\n{which}", fontsize="medium")
-  fig.savefig(path, dpi=120)
+  durable_files.save_picture(fig, path)
 
 
 def _check_counts(name: str, counts: NDArray[np.int64]) -> NDArray[np.int64]:

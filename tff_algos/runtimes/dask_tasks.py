@@ -11,6 +11,8 @@ import sys
 import uuid
 from typing import Any, NamedTuple, Optional, Union
 
+from tff_algos import durable_files
+
 
 class InFile(NamedTuple):
   """What `put` has written to a file, for processes of one machine.
@@ -31,7 +33,7 @@ def put(value: Any, folder: Optional[str]) -> Packed:
   if folder is None:
     return pickle.dumps(value, protocol=5)
   path = os.path.join(folder, uuid.uuid4().hex)
-  with open(path, "wb") as file:
+  with durable_files.writing(path), open(path, "wb") as file:
     pickle.dump(value, file, protocol=5)
   return InFile(path)
 

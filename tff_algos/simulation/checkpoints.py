@@ -99,19 +99,46 @@ def save(
     records: One dictionary for each of them, of what JSON can hold.
     model: The model that is trained, whose weights' names the arrays have.
     best: The best of the rounds, to be kept too.
+
+  Raises:
+    OSError: The disk is full, or fails; the checkpoints before are as they were.
   """
-  os.makedirs(folder, exist_ok=True)
   target = os.path.join(folder, f"round_{round_num:07d}")
   unfinished = target + durable_files.UNFINISHED
   shutil.rmtree(unfinished, ignore_errors=True)
   os.makedirs(unfinished)
+  try:
+    _write(unfinished, state, store, round_num, records, model, best)
+  except Exception:
+    shutil.rmtree(unfinished, ignore_errors=True)
+    raise
+  if os.path.isdir(target):  # A damaged one: the run went on from that before.
+    shutil.rmtree(target)
+  durable_files.replace(unfinished, target)
+  kept = _names(folder)[:_KEPT]
+  for name in os.listdir(folder):
+    if _OURS.match(name) and name not in kept:
+      shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+
+
+def _write(
+  folder: str,
+  state: Any,
+  store: ClientStateStore,
+  round_num: int,
+  records: list[dict[str, Any]],
+  model: Optional[Model],
+  best: Optional[Best],
+) -> None:
   digests: dict[str, str] = {}
 
   def write(name: str, write_to: Callable[[IO[bytes]], object]) -> None:
     content = io.BytesIO()
     write_to(content)
     digests[name] = hashlib.sha256(content.getbuffer()).hexdigest()
-    with open(os.path.join(unfinished, name), "wb") as file:
+    path = os.path.join(folder, name)
+    named = os.path.join(folder.removesuffix(durable_files.UNFINISHED), name)
+    with durable_files.writing(named), open(path, "wb") as file:
       file.write(content.getbuffer())
       durable_files.sync_file(file)
 
@@ -124,14 +151,7 @@ def save(
     content["best"] = dict(round_num=best.round_num, value=best.value)
   write(_RECORDS, lambda file: file.write(json.dumps(content).encode()))
   write(_MANIFEST, lambda file: file.write(json.dumps(digests).encode()))
-  durable_files.sync_folder(unfinished)
-  if os.path.isdir(target):  # A damaged one: the run went on from that before.
-    shutil.rmtree(target)
-  durable_files.replace(unfinished, target)
-  kept = _names(folder)[:_KEPT]
-  for name in os.listdir(folder):
-    if _OURS.match(name) and name not in kept:
-      shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+  durable_files.sync_folder(folder)
 
 
 def restore(folder: str, like: Any, store: Optional[ClientStateStore] = None) -> Restored:

@@ -9,19 +9,20 @@ one.
 from __future__ import annotations
 
 import collections
-import errno
+import contextlib
 import hashlib
 import io
 import os
 import sqlite3
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import tree
 
+from tff_algos import durable_files
 from tff_algos.errors import DamagedError, InputError
 from tff_algos.models.functional import Model
 from tff_algos.simulation.array_files import load_structure, save_structure
@@ -88,6 +89,8 @@ class ClientStateStore:
     self._since: dict[int, _Version] = {}
     # Versions that no checkpoint needs from the next one on.
     self._old: list[_Version] = []
+    # Of the disk: the file has what it had at the last save.
+    self._error: Optional[OSError] = None
 
   def get(self, places: Sequence[int]) -> list[Any]:
     """The states of some clients, by their places.
@@ -109,7 +112,11 @@ class ClientStateStore:
     return self._kept[place]
 
   def put(self, places: Sequence[int], states: Sequence[Any]) -> None:
-    """Replaces the states of some clients, in the order of `places`."""
+    """Replaces the states of some clients, in the order of `places`.
+
+    Raises:
+      OSError: There was no room in memory, and the disk is full, or fails.
+    """
     if self._is_empty:
       return
     for place, state in zip(places, states):
@@ -120,9 +127,10 @@ class ClientStateStore:
 
   def _make_room(self) -> None:
     while len(self._kept) > self._most_kept:
-      place, state = self._kept.popitem(last=False)
+      place, state = next(iter(self._kept.items()))
       if place in self._changed:
         self._write(place, state)
+      del self._kept[place]
 
   # --- The file ------------------------------------------------------------------------
 
@@ -139,29 +147,22 @@ class ClientStateStore:
 
     Raises:
       InputError: A state is too large for a file.
-      OSError: The disk is full, or fails.
+      OSError: The disk is full, or fails; also at every save after that.
     """
-    try:
-      return self._save(round_num)
-    except sqlite3.OperationalError as error:
-      # Which is not told apart by its class.
-      number = errno.ENOSPC if "full" in str(error) else errno.EIO
-      raise OSError(number, os.strerror(number), self._path) from error
-
-  def _save(self, round_num: int) -> Optional[str]:
     for place in sorted(self._changed):
       self._write(place, self._kept[place])
     if self._file is None:
       return None
     file, gone = self._file, self._old
-    file.executemany(
-      "DELETE FROM versions WHERE place = ? AND round = ?",
-      [(v.place, v.round_num) for v in gone],
-    )
-    file.executemany("DELETE FROM states WHERE id = ?", [(v.id,) for v in gone])
     new = [v._replace(round_num=round_num) for v in self._since.values()]
-    file.executemany("INSERT OR REPLACE INTO versions VALUES (?, ?, ?, ?)", new)
-    file.commit()
+    with self._writing():
+      file.executemany(
+        "DELETE FROM versions WHERE place = ? AND round = ?",
+        [(v.place, v.round_num) for v in gone],
+      )
+      file.executemany("DELETE FROM states WHERE id = ?", [(v.id,) for v in gone])
+      file.executemany("INSERT OR REPLACE INTO versions VALUES (?, ?, ?, ?)", new)
+      file.commit()
     self._old = [self._saved[v.place] for v in new if v.place in self._saved]
     self._saved.update((v.place, v) for v in new)
     self._since = {}
@@ -218,15 +219,31 @@ class ClientStateStore:
         f"The state of a client has {len(value):,} bytes, but a file takes no more than "
         f"{_MOST_BYTES:,}: train without checkpoints, or a smaller model."
       )
-    if self._file is None:
-      self._file = self._new_file()
     before = self._since.get(place)
-    if before is not None:
-      self._file.execute("DELETE FROM states WHERE id = ?", (before.id,))
-    row = self._file.execute("INSERT INTO states (value) VALUES (?)", (value,))
+    with self._writing():
+      if self._file is None:
+        self._file = self._new_file()
+      if before is not None:
+        self._file.execute("DELETE FROM states WHERE id = ?", (before.id,))
+      row = self._file.execute("INSERT INTO states (value) VALUES (?)", (value,))
     assert row.lastrowid is not None
     self._since[place] = _Version(place, -1, _digest_of(place, value), row.lastrowid)
     self._changed.discard(place)
+
+  @contextlib.contextmanager
+  def _writing(self) -> Iterator[None]:
+    """Of the file; what an error has undone must not be taken for written later."""
+    if self._error is not None:
+      raise self._error
+    try:
+      with durable_files.writing(self._path or tempfile.gettempdir()):
+        yield
+    except OSError as error:
+      self._error = error
+      if self._file is not None:
+        with contextlib.suppress(sqlite3.Error):
+          self._file.rollback()
+      raise
 
   def _new_file(self) -> sqlite3.Connection:
     if self._path is None:

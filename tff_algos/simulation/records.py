@@ -51,14 +51,15 @@ class RecordWriter:
     import tensorflow as tf
 
     events = os.path.join(self._run_dir, _EVENTS)
+    path = os.path.join(self._run_dir, METRICS)
     for old in glob.glob(os.path.join(events, "events.out.tfevents.*")):
       os.remove(old)
     if self._with_events:
       self._events = tf.summary.create_file_writer(events)
-    path = os.path.join(self._run_dir, METRICS)
-    self._csv = open(path, "w", newline="")  # noqa: SIM115 - closed by `close`
-    csv.writer(self._csv).writerow(self._columns)
-    self._csv.flush()  # The first round may take long, and others read the file.
+    with durable_files.writing(path):
+      self._csv = open(path, "w", newline="")  # noqa: SIM115 - closed by `close`
+      csv.writer(self._csv).writerow(self._columns)
+      self._csv.flush()  # The first round may take long, and others read the file.
     for record in records:
       self.write(record)
 
@@ -67,24 +68,31 @@ class RecordWriter:
     import tensorflow as tf
 
     row = ["" if record.get(c) is None else record[c] for c in self._columns]
-    csv.writer(self._csv).writerow(row)
-    self._csv.flush()
+    with durable_files.writing(self._csv.name):
+      csv.writer(self._csv).writerow(row)
+      self._csv.flush()
     if self._events is None:
       return
-    with self._events.as_default(step=record["round"]):
+    events = os.path.join(self._run_dir, _EVENTS)
+    with (
+      durable_files.writing(events),
+      self._events.as_default(step=record["round"]),
+    ):
       for name, value in record.items():
         if name != "round" and value is not None:
           tf.summary.scalar(name, float(value))
-    self._events.flush()
+      self._events.flush()
 
   def close(self) -> None:
     """Closes the files."""
-    if self._csv is not None:
-      if not self._csv.closed:
+    if self._csv is not None and not self._csv.closed:
+      with durable_files.writing(self._csv.name), self._csv:
         durable_files.sync_file(self._csv)
-      self._csv.close()
     if self._events is not None:
-      self._events.close()
+      events = os.path.join(self._run_dir, _EVENTS)
+      with durable_files.writing(events):
+        self._events.close()
+        durable_files.sync_tree(events)
 
 
 def read_lines(path: str) -> list[list[str]]:
@@ -197,7 +205,7 @@ def draw_accuracy(
   axes.set(title=title, xlabel="round", ylabel="test accuracy (%)")
   axes.grid(alpha=0.3)
   axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-  figure.savefig(path, dpi=120)
+  durable_files.save_picture(figure, path)
 
 
 def draw_traffic(records: Sequence[Record], path: str, *, title: str) -> None:
@@ -231,7 +239,7 @@ def draw_traffic(records: Sequence[Record], path: str, *, title: str) -> None:
   bars.set_xlim(0, 1.25 * max(count for *_, count in parts) / 1e6)
   bars.set(xlabel="megabytes")
   figure.suptitle(title)
-  figure.savefig(path, dpi=120)
+  durable_files.save_picture(figure, path)
 
 
 def large_parts(
