@@ -105,6 +105,20 @@ def test_events_are_what_tensorboard_reads(tmp_path):
     assert values == [pytest.approx(expected[key], rel=1e-6)]
 
 
+def test_closed_files_are_on_the_disk(tmp_path, monkeypatch):
+  """Which else takes the system half a minute."""
+  synced, fsync = set(), os.fsync
+
+  def sync(handle):
+    synced.add(os.path.basename(os.readlink(f"/proc/self/fd/{handle}")))
+    fsync(handle)
+
+  monkeypatch.setattr(os, "fsync", sync)
+  _write(tmp_path, [], [_record(1)]).close()
+  [events] = os.listdir(tmp_path / "tensorboard")
+  assert {"metrics.csv", events, "tensorboard"} <= synced
+
+
 def test_resumed_run_writes_each_round_once(tmp_path):
   """Rounds 3 and 4 were done before the run died, and are done again."""
   done = [_record(i, i / 10) for i in range(1, 5)]
