@@ -34,6 +34,18 @@ def test_what_fails_leaves_the_old_one_alone(tmp_path, error):
   assert os.listdir(tmp_path) == ["file"]
 
 
+def test_pipe_is_written_to_and_stays_one(tmp_path):
+  """As a device does: `--out=/dev/stdout`."""
+  path = tmp_path / "pipe"
+  os.mkfifo(path)
+  reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+  with durable_files.new_file(str(path), "w") as file:
+    file.write("content")
+  assert os.read(reader, 99) == b"content"
+  os.close(reader)
+  assert path.is_fifo() and os.listdir(tmp_path) == ["pipe"]
+
+
 def _watched(monkeypatch) -> list[tuple[str, str]]:
   """What is synced and renamed from here on, in order, by the names of then."""
   happened: list[tuple[str, str]] = []

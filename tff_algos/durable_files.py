@@ -30,12 +30,16 @@ def new_file(path: str, mode: str = "wb", **options: Any) -> Iterator[IO[Any]]:
   """A file that takes the place of `path` when all of it was written.
 
   Args:
-    path: The file, of a local file system.
+    path: The file, of a local file system. A device or pipe is only written to.
     mode: How `open` opens it, for writing.
     **options: Others of `open`.
   """
   unfinished = path + UNFINISHED
   with writing(path):
+    if os.path.exists(path) and not os.path.isfile(path):
+      with open(path, mode, **options) as file:
+        yield file
+      return
     try:
       with open(unfinished, mode, **options) as file:
         yield file
