@@ -88,7 +88,7 @@ def save_picture(figure: Any, path: str | os.PathLike[str], dpi: int = 120) -> N
   """Writes a figure of Matplotlib's."""
   name = os.fspath(path)
   with new_file(name) as file:
-    figure.savefig(file, dpi=dpi, format=os.path.splitext(name)[1][1:])
+    figure.savefig(file, dpi=dpi, format=os.path.splitext(name)[1][1:] or None)
 
 
 def sync_file(file: IO[Any]) -> None:
