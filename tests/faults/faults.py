@@ -681,8 +681,8 @@ FAULTS = (
   Fault(
     "dask: parts are joined that the tree joins to others",
     "tff_algos/runtimes/accumulation.py",
-    "2 * size <= share and start % (2 * size) == 0",
-    "2 * size <= share",
+    "size = 1 << (share.bit_length() - 1)",
+    "size = min(share, num_parts - start)",
     ("tests/runtimes/test_parts.py",),
   ),
   # Models that are taken out.

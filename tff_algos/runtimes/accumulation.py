@@ -176,9 +176,9 @@ def subtrees(num_parts: int, num_workers: int) -> list[range]:
   found: list[range] = []
   start = 0
   while start < num_parts:
-    share, size = (num_parts - start) // num_workers, 1
-    while 2 * size <= share and start % (2 * size) == 0:
-      size *= 2
+    share = max((num_parts - start) // num_workers, 1)
+    # The greatest power of two: as these fall, each begins at a multiple of its own size.
+    size = 1 << (share.bit_length() - 1)
     found.append(range(start, start + size))
     start += size
   return found
