@@ -49,9 +49,12 @@ def test_optimizer_makes_such_sums():
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("name", registry.ALGORITHMS)
-def test_no_such_sum_in_a_round(federate, name, momentum):
+def test_no_such_sum_in_a_round(in_process, problem_of, name, momentum):
+  """Of a process built anew: graphs are seen when they are first run."""
   settings = driver.where_it_has_them(name, momentum=momentum)
   if momentum and not settings:
     pytest.skip("It has no momentum.")
-  federation = federate(name, "mlp", **settings)
+  problem, hparams = problem_of("mlp"), driver.hparams_of(name, **settings)
+  process = driver.build(name, problem, hparams)
+  federation = driver.Federation(process, problem, hparams, seed=1)
   assert not sums_made_in(lambda: federation.round((0, 1, 2)).round((1, 2)))
