@@ -5,12 +5,12 @@
     --defences=none,median,norm_limit:times=3 --out=liars
 
 One client of ten does its honest work and sends something else, in every part of its
-message: scaled (-1e6 times that), sign_flipped (-1 times) or random (Gaussian noise of
-100 times its norm). Every algorithm is trained with every defence that it takes, under
-each attack and with nobody lying. In the folder: table.md, table.csv, runs.csv (a line for
-each run), accuracy.png, config.json. What is there already is not trained again, so that
-a command cut short goes on where it is given again. Exit status: 2 if the flags are
-wrong, and then nothing is written.
+message: scaled (-1e6 times that), sign_flipped (-1 times, or by factor -4 times) or
+random (Gaussian noise of 100 times its norm). Every algorithm is trained with every
+defence that it takes, under each attack and with nobody lying. In the folder: table.md,
+table.csv, runs.csv (a line for each run), accuracy.png, config.json. What is there
+already is not trained again, so that a command cut short goes on where it is given again.
+Exit status: 2 if the flags are wrong, and then nothing is written.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ flags.DEFINE_list(
 )
 flags.DEFINE_list(
   "attacks",
-  ["scaled", "sign_flipped", "random"],
+  ["scaled", "sign_flipped", "sign_flipped:factor=4", "random"],
   "What liars send: scaled:factor=-1e6, sign_flipped:factor=1, random:factor=100.",
 )
 flags.DEFINE_list(

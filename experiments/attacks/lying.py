@@ -370,20 +370,19 @@ def run(request: Request) -> None:
     with folder.alone():
       folder.begin(config)
       _train_all(request, prepared, runs, lambda: _write(folder, runs))
-  wanted = {
-    (*pair, attack, seed)
-    for pair in prepared.builders
-    for attack in (NOBODY, *request.attacks)
-    for seed in range(request.repeats)
-  }
-  text = lying_report.write(
-    folder.path,
-    [run for run in runs if run.key in wanted],
-    prepared.settings,
-    [NOBODY, *request.attacks],
-    prepared.note,
-  )
+      text = _report(request, prepared, runs)
   print(f"{text}\nresults in {request.out}")
+
+
+def _report(request: Request, prepared: Prepared, runs: Sequence[Run]) -> str:
+  """Writes table and picture of what was asked for; the text of the table.
+
+  With all seeds that are there: another command may have made more of them.
+  """
+  attacks, pairs = [NOBODY, *request.attacks], list(prepared.builders)
+  shown = [r for r in runs if r.key[:2] in pairs and r.attack in attacks]
+  shown.sort(key=lambda r: (pairs.index(r.key[:2]), attacks.index(r.attack), r.seed))
+  return lying_report.write(request.out, shown, prepared.settings, attacks, prepared.note)
 
 
 def _train_all(

@@ -68,7 +68,6 @@ def write(
     f"clients, {settings['clients_per_round']} a round, {settings['rounds']} rounds, "
     f"{100 * settings['liars']:g} % liars"
   )
-  num_seeds = len({run.seed for run in runs})
   draw(os.path.join(out, "accuracy.png"), runs, attacks, what)
   with durable_files.new_file(os.path.join(out, "table.csv"), "w", newline="") as f:
     lines = _records(runs)
@@ -77,8 +76,8 @@ def write(
     writer.writerows(lines)
   text = (
     f"# Lying clients\n\n{what[0].upper()}{what[1:]}.\n\n"
-    f"Test accuracy in %, the mean of the last {settings['last_rounds']} rounds"
-    f"{f' and of {num_seeds} seeds' if num_seeds > 1 else ''}:\n\n"
+    f"Test accuracy in %, the mean of the last {settings['last_rounds']} rounds and of "
+    "the seeds:\n\n"
     f"{_table(runs, attacks, _accuracy)}\n\n"
     "Messages that were dropped in a run, and in brackets the rounds of which none was "
     f"left:\n\n{_table(runs, attacks, _dropped)}\n"
@@ -101,8 +100,11 @@ def _table(runs: Sequence[Run], attacks: Sequence[str], cell: Any) -> str:
   lines = []
   for algorithm, defence in dict.fromkeys((r.algorithm, r.defence) for r in runs):
     own = [groups.get((algorithm, defence, attack), []) for attack in attacks]
-    lines.append([algorithm, defence, *map(cell, own)])
-  head = ["algorithm", "defence", *(_title(attack) for attack in attacks)]
+    # While runs are missing there may be fewer of some attacks.
+    counts = sorted({len(each) for each in own})
+    seeds = f"{counts[0]}-{counts[-1]}" if len(counts) > 1 else str(counts[0])
+    lines.append([algorithm, defence, seeds, *map(cell, own)])
+  head = ["algorithm", "defence", "seeds", *(_title(attack) for attack in attacks)]
   return markdown.table(head, lines, right=range(2, len(head)))
 
 

@@ -198,7 +198,7 @@ def test_run_leaves_its_files(finished, read_table):
   assert config["hparams"]["fedavg"]["epochs"] == 1
   shown = read_table((folder / "out/table.md").read_text().split("Messages")[0])
   accuracies = [f"{100 * float(run['accuracy']):.1f}" for run in runs]
-  assert shown == [["fedavg", "median", *accuracies]]
+  assert shown == [["fedavg", "median", "1", *accuracies]]
 
 
 def test_folder_that_was_cut_short_is_gone_on_with(finished):
