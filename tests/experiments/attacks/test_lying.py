@@ -258,10 +258,13 @@ def test_table_has_the_means_of_the_seeds(tmp_path, read_table):
   text = lying_report.write(str(tmp_path), runs, settings, [NOBODY, "scaled"], "")
   accuracy, dropped = map(read_table, text.split("Messages"))
   assert accuracy == [
-    ["fedavg", "none", "85.0", "15.0"],
-    ["fedavg", "median", "", "75.0"],
+    ["fedavg", "none", "2", "85.0", "15.0"],
+    ["fedavg", "median", "0-1", "", "75.0"],
   ]
-  assert dropped == [["fedavg", "none", "0", "20 (3)"], ["fedavg", "median", "", "0"]]
+  assert dropped == [
+    ["fedavg", "none", "2", "0", "20 (3)"],
+    ["fedavg", "median", "0-1", "", "0"],
+  ]
   with open(tmp_path / "table.csv", newline="") as f:
     [_, second, _] = csv.DictReader(f)
   assert (second["accuracy"], second["accuracy_min"], second["accuracy_max"]) == (
