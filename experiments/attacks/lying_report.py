@@ -153,6 +153,7 @@ def _records(runs: Sequence[Run]) -> list[dict[str, Any]]:
 def draw(path: str, runs: Sequence[Run], attacks: Sequence[str], what: str) -> None:
   """Draws a frame for each algorithm and attack: a bar a defence, a dot a run (PNG)."""
   groups = _groups(runs)
+  pairs = {run.key[:2] for run in runs}
   algorithms = list(dict.fromkeys(run.algorithm for run in runs))
   defences = list(dict.fromkeys(run.defence for run in runs))
   size = (
@@ -167,24 +168,28 @@ def draw(path: str, runs: Sequence[Run], attacks: Sequence[str], what: str) -> N
     for algorithm, axes in zip(algorithms, line):
       for place, defence in enumerate(defences):
         own = groups.get((algorithm, defence, attack))
-        if not own:
+        if (algorithm, defence) not in pairs:
           axes.text(2, place, "takes none", color="0.5", va="center", fontsize=7)
+        if not own:
           continue
         mean = 100 * _mean(own, "accuracy")
         color = line_style(place)["color"]
         axes.barh(place, mean, color=color, height=0.75, alpha=0.75)
-        axes.text(2, place, f"{mean:.1f}", va="center", fontsize=7)
+        dots = [100 * run.accuracy for run in own]
         if len(own) > 1:
-          dots = [100 * run.accuracy for run in own]
           axes.plot(dots, [place] * len(dots), "k.", markersize=3)
+        # Within its bar; beside one that has no room for it.
+        at = 2 if min(dots) > 20 else max(dots) + 3
+        axes.text(at, place, f"{mean:.1f}", va="center", fontsize=7)
       axes.set_xlim(0, 100)
       axes.grid(axis="x", alpha=0.3)
+      axes.set_axisbelow(True)
+    line[0].set_yticks(range(len(defences)), defences, fontsize=8)
     line[-1].yaxis.set_label_position("right")
-    line[-1].set_ylabel(_title(attack), fontsize="medium")
+    line[-1].set_ylabel(_title(attack), fontsize=9)
   for algorithm, top, bottom in zip(algorithms, frames[0], frames[-1]):
     top.set_title(algorithm, fontsize="medium")
     bottom.set_xlabel("test accuracy (%)")
-  frames[0][0].set_yticks(range(len(defences)), defences, fontsize=8)
   frames[0][0].invert_yaxis()
   picture.suptitle(what, fontsize="medium")
   picture.savefig(path, dpi=120)
