@@ -1,8 +1,4 @@
-"""Trains with clients that lie, with each defence; writes the folder of it.
-
-A liar works as the algorithm has it and then changes what it sends. What it sends is a
-number in its state, so that one process, which takes long to build, is for all attacks.
-"""
+"""Trains with clients that lie, with each defence; writes the folder of it."""
 
 from __future__ import annotations
 
@@ -10,14 +6,13 @@ import csv
 import dataclasses
 import os
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
-import tensorflow as tf
 
 from experiments import command_line
+from experiments.attacks import liars as liars_lib
 from experiments.attacks import lying_report
 from experiments.attacks.lies import HONEST, NOBODY, Defence, Lie, Request
 from experiments.attacks.lying_report import Run
@@ -28,115 +23,17 @@ from tff_algos import durable_files
 from tff_algos.aggregators import table as aggregators
 from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.client_data import ClientDirectory, ClientInput
-from tff_algos.client_work.model_update import ClientResult
 from tff_algos.errors import InputError
 from tff_algos.models.functional import Weights
 from tff_algos.runtimes import in_process
 from tff_algos.runtimes import runtime as runtimes
 from tff_algos.simulation import cohorts, evaluation, seeds
 from tff_algos.simulation.client_files import ClientFiles
-from tff_algos.templates.client_results import RememberingClient
-from tff_algos.templates.rounds import ClientUpdate, Round
 from tff_algos.templates.stateful_process import StatefulProcess
 
 RUNS = "runs.csv"
 # A run's accuracy is the mean over so many of its last rounds, as some swing.
 LAST_ROUNDS = 5
-# Folded into a client's seed, so that its noise is not of its shuffles.
-_NOISE = 0x6C696573
-
-
-class MayLie(NamedTuple):
-  """The state of a client that may lie.
-
-  Attributes:
-    own: The algorithm's.
-    lie: What it sends, as `Lie`; `HONEST` as `initialize_client` makes it.
-  """
-
-  own: Any
-  lie: Any
-
-
-def let_lie(process: StatefulProcess, **changed: Any) -> StatefulProcess:
-  """The same process with clients that may lie.
-
-  Args:
-    process: Composed by `compose_process`.
-    **changed: Other arguments of that.
-  """
-  given = process.composed_of
-  rounds, init_client = given["rounds"], given["init_client"]
-
-  def init_any() -> MayLie:
-    return MayLie(init_client(), Lie._make(map(tf.constant, HONEST)))
-
-  kinds = (
-    _lying_round(rounds)
-    if isinstance(rounds, Round)
-    else {name: _lying_round(kind) for name, kind in rounds.items()}
-  )
-  return process.recomposed(rounds=kinds, init_client=init_any, **changed)
-
-
-def _lying_round(kind: Round) -> Round:
-  estimation = kind.estimation
-  if estimation is not None:
-    estimation = estimation._replace(client=_lying(estimation.client))
-  return kind._replace(client_update=_lying(kind.client_update), estimation=estimation)
-
-
-def _lying(client_update: ClientUpdate) -> ClientUpdate:
-  def update(received, state, examples, seed, h) -> ClientResult:
-    result = client_update(received, state.own, examples, seed, h)
-    factor, noise = state.lie
-    honest = tf.nest.map_structure(tf.convert_to_tensor, dict(result.message))
-    message = tf.cond(
-      tf.equal(factor, HONEST.factor) & tf.equal(noise, HONEST.noise),
-      lambda: honest,
-      lambda: _changed(honest, factor, noise, seed),
-    )
-    return result._replace(
-      message=OrderedDict((k, message[k]) for k in result.message),
-      client_state=state._replace(own=result.client_state),
-    )
-
-  return update
-
-
-def _changed(
-  message: Mapping[str, Any], factor: tf.Tensor, noise: tf.Tensor, seed: tf.Tensor
-) -> dict[str, Any]:
-  fold_in = tf.random.experimental.stateless_fold_in
-  seed = fold_in(seed, _NOISE)
-
-  def of_part(place: int, part: Any) -> Any:
-    values = tf.nest.flatten(part)
-    drawn = [
-      tf.random.stateless_normal(tf.shape(v), fold_in(fold_in(seed, place), k))
-      for k, v in enumerate(values)
-    ]
-    length = tf.math.divide_no_nan(
-      noise * tf.linalg.global_norm(values), tf.linalg.global_norm(drawn)
-    )
-    sent = [factor * v + length * d for v, d in zip(values, drawn)]
-    return tf.nest.pack_sequence_as(part, sent)
-
-  return {name: of_part(k, part) for k, (name, part) in enumerate(message.items())}
-
-
-def telling(state: Any, lie: Lie) -> Any:
-  """The state of a client as `initialize_client` gives it, of one that tells a lie."""
-  if isinstance(state, RememberingClient):
-    return state._replace(own=telling(state.own, lie))
-  return state._replace(lie=Lie._make(map(np.float32, lie)))
-
-
-def liars_of(num_clients: int, share: float, seed: int) -> Collection[int]:
-  """The places of those who lie: the share of all clients, at least one."""
-  count = max(1, round(share * num_clients))
-  draw = seeds.generator(seed, "liars")
-  return frozenset(draw.choice(num_clients, count, replace=False).tolist())
 
 
 class Population(NamedTuple):
@@ -181,7 +78,7 @@ def train(
   """Trains with some clients that tell a lie; `HONEST` for a run in which nobody does.
 
   Args:
-    process: What `let_lie` gave.
+    process: What `liars.let_lie` gave.
     population: Who trains.
     lie: What its liars send.
     seed: Of cohorts, liars, shuffles and noise.
@@ -189,10 +86,10 @@ def train(
   clients, num_rounds = population.clients, population.rounds
   liars: Collection[int] = ()
   if lie != HONEST:
-    liars = liars_of(len(clients), population.liars, seed)
+    liars = liars_lib.liars_of(len(clients), population.liars, seed)
   files = ClientFiles(clients, process.model)
   state, initial = process.initialize(), process.initialize_client()
-  states = {place: telling(initial, lie) for place in liars}
+  states = {place: liars_lib.telling(initial, lie) for place in liars}
   accuracies, lies, dropped, all_dropped = [], 0, 0, 0
   start = time.monotonic()
   for done in range(num_rounds):
@@ -274,7 +171,7 @@ def prepare(request: Request) -> Prepared:
 
     def build() -> StatefulProcess:
       plain = row.build(model, hparams[row.name], **numbers, aggregator=factory)
-      return let_lie(plain, norm_limit=defence.norm_limit)
+      return liars_lib.let_lie(plain, norm_limit=defence.norm_limit)
 
     return build
 

@@ -10,7 +10,7 @@ import numpy as np
 import problems
 import pytest
 
-from experiments.attacks import lies, lying, lying_report
+from experiments.attacks import liars, lies, lying, lying_report
 from experiments.attacks.lies import HONEST, NOBODY, Defence, Lie
 from tff_algos.errors import InputError
 
@@ -27,7 +27,7 @@ def federate(in_process, tmp_path_factory):
     hparams = driver.hparams_of(name, **settings)
     if name not in built:
       plain = driver.build(name, problem, hparams)
-      built[name] = plain, lying.let_lie(plain)
+      built[name] = plain, liars.let_lie(plain)
     return driver.Federation(built[name][may_lie], problem, hparams, seed=0)
 
   return make
@@ -36,7 +36,7 @@ def federate(in_process, tmp_path_factory):
 def telling(federation, client, lie):
   """The federation with a client that lies."""
   initial = federation.process.initialize_client()
-  federation.client_states[client] = lying.telling(initial, lie)
+  federation.client_states[client] = liars.telling(initial, lie)
   return federation
 
 
@@ -121,11 +121,11 @@ def test_what_a_liar_keeps_is_of_its_honest_work(federate):
 
 
 def test_liars_are_the_share_of_all_drawn_by_the_seed():
-  drawn = [lying.liars_of(20, 0.1, seed) for seed in range(10)]
+  drawn = [liars.liars_of(20, 0.1, seed) for seed in range(10)]
   assert {len(each) for each in drawn} == {2}
-  assert lying.liars_of(20, 0.1, 3) == drawn[3] and len(set(drawn)) > 1
+  assert liars.liars_of(20, 0.1, 3) == drawn[3] and len(set(drawn)) > 1
   assert set().union(*drawn) <= set(range(20))
-  assert len(lying.liars_of(5, 0.01, 0)) == 1
+  assert len(liars.liars_of(5, 0.01, 0)) == 1
 
 
 def test_words_of_the_command_line():
