@@ -75,7 +75,7 @@ def write(
     writer.writeheader()
     writer.writerows(lines)
   text = (
-    f"# Lying clients\n\n{what[0].upper()}{what[1:]}.\n\n"
+    f"# Lying clients\n\nTask {what}.\n\n"
     f"Test accuracy in %, the mean of the last {settings['last_rounds']} rounds and of "
     "the seeds:\n\n"
     f"{_table(runs, attacks, _accuracy)}\n\n"
