@@ -24,6 +24,7 @@ _PROGRAMS = [
   "gradient_inversion",
   "heterogeneity",
   "import_data",
+  "lying_clients",
   "report",
   "sweep",
   "train",

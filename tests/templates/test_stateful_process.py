@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos.errors import InputError
 from tff_algos.templates import stateful_process
 from tff_algos.templates.rounds import RoundOutput
 from tff_algos.templates.stateful_process import ProcessTypeError
@@ -170,6 +171,13 @@ def test_process_is_stateless_where_clients_keep_nothing():
     next_fns=one_kind(parameters, client_states=at_clients(nothing)),
   )
   assert stateless.is_stateless
+
+
+def test_process_that_was_not_composed_is_composed_of_nothing():
+  process = build()
+  assert dict(process.composed_of) == {}
+  with pytest.raises(InputError, match="not made by compose_process"):
+    process.recomposed(norm_limit=5.0)
 
 
 # Name of the case: what is wrong, and what the message must say.

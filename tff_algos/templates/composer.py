@@ -108,6 +108,7 @@ def compose_process(
       model=model,
       over=over,
       recompose=lambda **changed: compose_process(model, hparams, **{**given, **changed}),
+      composed_of=given,
     )
 
   return over(composition.files)

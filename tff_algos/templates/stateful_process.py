@@ -22,6 +22,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Optional
 
 import tensorflow_federated as tff
@@ -56,6 +57,7 @@ class StatefulProcess(tff.templates.IterativeProcess):
     model: Optional[Model] = None,
     over: Optional[Callable[[ClientReading], StatefulProcess]] = None,
     recompose: Optional[Callable[..., StatefulProcess]] = None,
+    composed_of: Optional[Mapping[str, Any]] = None,
   ):
     """Checks all types and keeps the computations.
 
@@ -63,7 +65,7 @@ class StatefulProcess(tff.templates.IterativeProcess):
     Where there are several, `schedule` says which follow one another, again and again.
     `client_work` and `model` are kept for who wants to look at what one client does, and
     `over` for clients who get at their examples in another way, `recompose` for what
-    `compose_process` takes otherwise.
+    `compose_process` takes otherwise than by `composed_of`.
     `count_traffic` makes `traffic`; default: what crosses in the compiled rounds, without
     parts' names.
 
@@ -119,6 +121,7 @@ class StatefulProcess(tff.templates.IterativeProcess):
     self._count_traffic = count_traffic
     self._privacy: Optional[GaussianMechanism] = None
     self._model, self._over, self._recompose = model, over, recompose
+    self._composed_of = MappingProxyType(dict(composed_of or {}))
     self._get_model_weights = get_model_weights
     self._set_model_weights = set_model_weights
     self._get_hparams = get_hparams
@@ -174,6 +177,14 @@ class StatefulProcess(tff.templates.IterativeProcess):
       )
     changed = self._over(reading)
     return changed.with_privacy(self._privacy) if self._privacy else changed
+
+  @property
+  def composed_of(self) -> Mapping[str, Any]:
+    """The keyword arguments of `compose_process` that made it, {} if that did not.
+
+    So that `recomposed` can be given functions that are made of these.
+    """
+    return self._composed_of
 
   def recomposed(self, **changed: Any) -> StatefulProcess:
     """The same process with other arguments of `compose_process`, traced anew.

@@ -1,0 +1,271 @@
+"""Clients that lie: what they send, and the folder of a run with them."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import driver
+import numpy as np
+import problems
+import pytest
+
+from experiments.attacks import liars, lies, lying, lying_report
+from experiments.attacks.lies import HONEST, NOBODY, Defence, Lie
+from tff_algos.errors import InputError
+
+CLIENTS = (0, 1, 2)
+
+
+@pytest.fixture(scope="module")
+def federate(in_process, tmp_path_factory):
+  """`(algorithm, lying, **settings) -> Federation`, plain or of clients that may lie."""
+  problem = problems.make("linear", str(tmp_path_factory.mktemp("linear")))
+  built = {}
+
+  def make(name, may_lie, **settings):
+    hparams = driver.hparams_of(name, **settings)
+    if name not in built:
+      plain = driver.build(name, problem, hparams)
+      built[name] = plain, liars.let_lie(plain)
+    return driver.Federation(built[name][may_lie], problem, hparams, seed=0)
+
+  return make
+
+
+def telling(federation, client, lie):
+  """The federation with a client that lies."""
+  initial = federation.process.initialize_client()
+  federation.client_states[client] = liars.telling(initial, lie)
+  return federation
+
+
+def way(federation, clients):
+  """How far a round moves the model, in float64, and the federation after it."""
+  before = [w.astype(np.float64) for w in federation.weights]
+  federation.round(clients)
+  return [w.astype(np.float64) - b for w, b in zip(federation.weights, before)]
+
+
+def norm(arrays):
+  return np.sqrt(sum(np.sum(np.square(a, dtype=np.float64)) for a in arrays))
+
+
+# One part; two parts and a state; kinds of rounds, and clients that remember; an exchange
+# before the training.
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "twafl", "fedagg"])
+def test_without_a_liar_it_is_the_plain_process_bit_for_bit(federate, name):
+  settings = driver.ESTIMATES if name == "fedagg" else {}
+  plain, other = (federate(name, may_lie, **settings) for may_lie in (False, True))
+  for clients in (CLIENTS, (3, 0)):
+    plain.round(clients)
+    other.round(clients)
+    driver.assert_same(other.state, plain.state)
+    driver.assert_same(other.metrics, plain.metrics)
+  for client, state in plain.client_states.items():
+    its = other.client_states[client]
+    if name == "twafl":
+      driver.assert_same((its.own.own, its.memory), (state.own, state.memory))
+      its = its.own
+    else:
+      driver.assert_same(its.own, state)
+    assert tuple(its.lie) == HONEST
+
+
+@pytest.mark.parametrize("word", ["sign_flipped", "sign_flipped:factor=3", "scaled"])
+def test_liar_alone_moves_the_model_by_the_multiple_of_its_update(federate, word):
+  """w' = w + a (w_honest - w), where a = -1 is the mirrored update."""
+  [lie] = lies.parse_attacks([word]).values()
+  honest = way(federate("fedavg", False), [1])
+  found = way(telling(federate("fedavg", True), 1, lie), [1])
+  expected = {"sign_flipped": -1, "sign_flipped:factor=3": -3, "scaled": -1e6}[word]
+  for f, h in zip(found, honest):
+    size = np.abs(expected * h).max()
+    np.testing.assert_allclose(f, expected * h, rtol=0, atol=1e-5 * max(size, 1))
+  mirrored = telling(federate("fedavg", True), 1, Lie(-1.0, 0.0))
+  assert norm(found) == pytest.approx(abs(expected) * norm(way(mirrored, [1])), rel=1e-5)
+
+
+def test_one_liar_of_three_counts_as_one_of_three(federate):
+  """The mean over examples: w' - w = (sum of n u - 2 n_1 u_1) / N for a flipped sign."""
+  alone = way(federate("fedavg", False), [1])
+  together = way(federate("fedavg", False), CLIENTS)
+  found = way(telling(federate("fedavg", True), 1, Lie(-1.0, 0.0)), CLIENTS)
+  share = problems.SIZES[1] / sum(problems.SIZES[c] for c in CLIENTS)
+  for f, t, a in zip(found, together, alone):
+    np.testing.assert_allclose(f, t - 2 * share * a, rtol=1e-4, atol=1e-6)
+
+
+def test_noise_has_its_length_in_every_part_and_is_of_the_seed(federate):
+  lie = Lie(0.0, 10.0)
+  honest = federate("scaffold", False)
+  sent = norm(way(honest, [1])), norm(honest.state.variables.extra)
+  noisy = telling(federate("scaffold", True), 1, lie)
+  first = way(noisy, [1])
+  # The server's control variate started at 0: it is what the client sent, by 1/N.
+  assert norm(first) == pytest.approx(10 * sent[0], rel=1e-5)
+  assert norm(noisy.state.variables.extra) == pytest.approx(10 * sent[1], rel=1e-5)
+  again = way(telling(federate("scaffold", True), 1, lie), [1])
+  driver.assert_same(again, first)
+  other = telling(federate("scaffold", True), 1, lie)
+  other.seed = 1
+  assert driver.differ(way(other, [1]), first)
+
+
+def test_what_a_liar_keeps_is_of_its_honest_work(federate):
+  honest, liar = federate("scaffold", False), federate("scaffold", True)
+  honest.round([1])
+  telling(liar, 1, Lie(-1e6, 0.0)).round([1])
+  driver.assert_same(liar.client_states[1].own, honest.client_states[1])
+  assert tuple(liar.client_states[1].lie) == (np.float32(-1e6), 0)
+
+
+def test_liars_are_the_share_of_all_drawn_by_the_seed():
+  drawn = [liars.liars_of(20, 0.1, seed) for seed in range(10)]
+  assert {len(each) for each in drawn} == {2}
+  assert liars.liars_of(20, 0.1, 3) == drawn[3] and len(set(drawn)) > 1
+  assert set().union(*drawn) <= set(range(20))
+  assert len(liars.liars_of(5, 0.01, 0)) == 1
+
+
+def test_words_of_the_command_line():
+  assert lies.parse_attacks(["scaled", "sign_flipped", "random:factor=3"]) == {
+    "scaled": Lie(-1e6, 0.0),
+    "sign_flipped": Lie(-1.0, 0.0),
+    "random:factor=3": Lie(0.0, 3.0),
+  }
+  assert lies.parse_defences(
+    ["none", "norm_limit:times=3", "trimmed_mean:share=0.2"]
+  ) == {
+    "none": Defence(None, None),
+    "norm_limit:times=3": Defence(None, 3.0),
+    "trimmed_mean:share=0.2": Defence("trimmed_mean:share=0.2", None),
+  }
+
+
+# --- The program -----------------------------------------------------------------------
+
+
+def _request(folder, **changed):
+  request = lies.Request(
+    task="digits_cnn",
+    algorithms=["fedavg", "twafl"],
+    attacks=lies.parse_attacks(["scaled"]),
+    defences=lies.parse_defences(["median"]),
+    liars=0.25,
+    num_clients=4,
+    clients_per_round=4,
+    rounds=1,
+    repeats=1,
+    hparams={"fedavg": {"epochs": 1}, "twafl": {}},
+    data_dir=None,
+    cache_dir=str(folder / "cache"),
+    out=str(folder / "out"),
+  )
+  return request._replace(**changed)
+
+
+def _runs(folder):
+  with open(folder / "out/runs.csv", newline="") as f:
+    return list(csv.DictReader(f))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+  """A folder whose last run was lost, and then made again: (folder, before, after)."""
+  folder = tmp_path_factory.mktemp("lying")
+  lying.run(_request(folder))
+  before, path = _runs(folder), folder / "out/runs.csv"
+  path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+  lying.run(_request(folder))
+  return folder, before, _runs(folder)
+
+
+def test_run_leaves_its_files(finished, read_table):
+  folder, runs, _ = finished
+  assert {path.name for path in (folder / "out").iterdir()} == {
+    *("config.json", "runs.csv", "table.md", "table.csv", "accuracy.png")
+  }
+  # TWAFL takes no aggregator.
+  assert [(r["algorithm"], r["defence"], r["attack"]) for r in runs] == [
+    ("fedavg", "median", "nobody"),
+    ("fedavg", "median", "scaled"),
+  ]
+  assert [int(run["lies"]) for run in runs] == [0, 1]
+  config = json.loads((folder / "out/config.json").read_text())
+  assert config["settings"]["clients_per_round"] == 4
+  assert config["attacks"] == {"scaled": {"factor": -1e6, "noise": 0.0}}
+  assert config["hparams"]["fedavg"]["epochs"] == 1
+  shown = read_table((folder / "out/table.md").read_text().split("Messages")[0])
+  accuracies = [f"{100 * float(run['accuracy']):.1f}" for run in runs]
+  assert shown == [["fedavg", "median", "1", *accuracies]]
+
+
+def test_folder_that_was_cut_short_is_gone_on_with(finished):
+  _, before, after = finished
+  assert after[0] == before[0]
+  lost, again = before[1], after[1]
+  assert {k: v for k, v in again.items() if k != "seconds"} == {
+    k: v for k, v in lost.items() if k != "seconds"
+  }
+
+
+@pytest.mark.parametrize(
+  "wrong, said",
+  [
+    (dict(rounds=2, liars=0.5), "rounds=1, not 2; liars=0.25, not 0.5"),
+    (dict(hparams={"fedavg": {"epochs": 2}}), "fedavg.epochs=1, not 2"),
+  ],
+)
+def test_other_settings_are_refused_in_the_folder_of_results(finished, wrong, said):
+  folder, _, runs = finished
+  with pytest.raises(InputError, match=said):
+    lying.run(_request(folder, **{"algorithms": ["fedavg"], **wrong}))
+  assert _runs(folder) == runs
+
+
+@pytest.mark.parametrize(
+  "wrong, said",
+  [
+    (dict(algorithms=["twafl"]), "twafl take no aggregator"),
+    (dict(clients_per_round=5), r"clients_per_round must be in 1\.\.4"),
+    (dict(defences={"d": Defence("trimmed_mean:share=0.5")}), "share must be at least"),
+  ],
+)
+def test_what_cannot_be_trained_is_refused_and_nothing_is_written(tmp_path, wrong, said):
+  with pytest.raises(InputError, match=said):
+    lying.run(_request(tmp_path, **wrong))
+  assert not (tmp_path / "out").exists()
+
+
+def test_table_has_the_means_of_the_seeds(tmp_path, read_table):
+  def run(defence, attack, seed, accuracy, dropped, rounds):
+    return lying_report.Run(
+      "fedavg", defence, attack, seed, accuracy, 5, dropped, rounds, 1.0
+    )
+
+  runs = [
+    run("none", NOBODY, 0, 0.9, 0, 0),
+    run("none", NOBODY, 1, 0.8, 0, 0),
+    run("none", "scaled", 0, 0.1, 30, 2),
+    run("none", "scaled", 1, 0.2, 10, 4),
+    run("median", "scaled", 0, 0.75, 0, 0),
+  ]
+  settings = dict(
+    task="t", num_clients=20, clients_per_round=10, rounds=3, liars=0.1, last_rounds=5
+  )
+  text = lying_report.write(str(tmp_path), runs, settings, [NOBODY, "scaled"], "")
+  accuracy, dropped = map(read_table, text.split("Messages"))
+  assert accuracy == [
+    ["fedavg", "none", "2", "85.0", "15.0"],
+    ["fedavg", "median", "0-1", "", "75.0"],
+  ]
+  assert dropped == [
+    ["fedavg", "none", "2", "0", "20 (3)"],
+    ["fedavg", "median", "0-1", "", "0"],
+  ]
+  with open(tmp_path / "table.csv", newline="") as f:
+    [_, second, _] = csv.DictReader(f)
+  assert (second["accuracy"], second["accuracy_min"], second["accuracy_max"]) == (
+    *("0.1500", "0.1000", "0.2000"),
+  )
