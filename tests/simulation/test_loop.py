@@ -11,6 +11,7 @@ import tree
 
 from tff_algos import client_data
 from tff_algos.algorithms import twafl
+from tff_algos.errors import InputWarning
 from tff_algos.runtimes import runtime, tracing
 from tff_algos.simulation import (
   checkpoints,
@@ -720,7 +721,8 @@ def test_round_without_an_accepted_client_has_no_training_loss(
   x[0] = _too_large(federation)
   poisoned = client_data.write_clients(str(tmp_path), {"one": (x, y)}, spec)
   settings = loop.Settings(rounds=1, clients_per_round=1)
-  [record] = loop.simulate(process_of("fedavg"), poisoned, settings).records
+  with pytest.warns(InputWarning, match="no client's result could be used"):
+    [record] = loop.simulate(process_of("fedavg"), poisoned, settings).records
   assert record["num_accepted"] == record["num_examples"] == 0
   assert np.isnan(record["train_loss"])
 
