@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
@@ -20,6 +19,7 @@ from tff_algos.simulation import availability, schedules, stopping
 from tff_algos.simulation.availability import Availability
 from tff_algos.simulation.schedules import Schedule
 from tff_algos.simulation.stopping import StopRule
+from tff_algos.templates import composer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,10 +223,7 @@ def make_config(
   if config.aggregator is not None:
     algorithm_row.check_aggregator()
     aggregators.parse(config.aggregator)
-  if config.norm_limit is not None and not 1 < config.norm_limit < math.inf:
-    raise InputError(
-      f"norm_limit must be finite and above 1; found {config.norm_limit:g}."
-    )
+  composer.check_norm_limit(config.norm_limit)
   trackers.check(config.tracker)
   config.stop_rule()
   config.schedule()

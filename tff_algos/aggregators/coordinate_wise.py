@@ -18,12 +18,13 @@ from tff_algos.errors import InputError
 
 def median_factory() -> tff.aggregators.WeightedAggregationFactory:
   """The median of each coordinate: of an even number, the mean of the middle two."""
+  return _CoordinateWiseFactory(median_of_ordered)
 
-  def median(ordered):
-    count = tf.shape(ordered)[0]
-    return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
 
-  return _CoordinateWiseFactory(median)
+def median_of_ordered(values: tf.Tensor) -> tf.Tensor:
+  """The median along axis 0 of values (n, ...), n > 0, that are in order along it."""
+  count = tf.shape(values)[0]
+  return (values[(count - 1) // 2] + values[count // 2]) / 2
 
 
 def trimmed_mean_factory(

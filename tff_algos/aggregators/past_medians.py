@@ -52,9 +52,8 @@ class PastMediansFactory(tff.aggregators.WeightedAggregationFactory):
 def median_of(medians: tf.Tensor) -> tf.Tensor:
   """The median of the rounds that there were, float32; NaN for none."""
   known = tf.sort(tf.boolean_mask(medians, ~tf.math.is_nan(medians)))
-  count = tf.size(known)
   return tf.cond(
-    count > 0,
-    lambda: (known[(count - 1) // 2] + known[count // 2]) / 2,
+    tf.size(known) > 0,
+    lambda: coordinate_wise.median_of_ordered(known),
     lambda: tf.constant(float("nan")),
   )

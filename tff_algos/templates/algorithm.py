@@ -45,8 +45,8 @@ class Algorithm(NamedTuple):
     """Raises `InputError` unless the algorithm takes an aggregator."""
     if not self.takes_aggregator:
       raise InputError(
-        f"{self.name} takes no aggregator, as its server needs the plain sum of what "
-        "clients send: leave it out; norm_limit is for every algorithm."
+        f"{self.name} takes no aggregator, as its builder has no model_aggregator: leave "
+        "it out; norm_limit is for every algorithm."
       )
 
   def build(

@@ -33,6 +33,12 @@ if TYPE_CHECKING:
   from tff_algos.templates.stateful_process import StatefulProcess
 
 
+def check_norm_limit(norm_limit: Optional[float]) -> None:
+  """Raises `InputError` unless the limit is None, or finite and above 1."""
+  if norm_limit is not None and not 1 < norm_limit < math.inf:
+    raise InputError(f"norm_limit must be finite and above 1; found {norm_limit:g}.")
+
+
 def compose_process(
   model: Model,
   hparams: hyper_parameters.HyperParameters,
@@ -67,8 +73,7 @@ def compose_process(
   from tff_algos.templates.exchange import Exchange
   from tff_algos.templates.stateful_process import StatefulProcess
 
-  if norm_limit is not None and not 1 < norm_limit < math.inf:
-    raise InputError(f"norm_limit must be finite and above 1; found {norm_limit}.")
+  check_norm_limit(norm_limit)
   composition = Composition(
     model, hparams, aggregators, init_server, init_client, norm_limit
   )
