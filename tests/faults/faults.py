@@ -685,6 +685,13 @@ FAULTS = (
     "size = min(share, num_parts - start)",
     ("tests/runtimes/test_parts.py",),
   ),
+  Fault(
+    "dask: jobs go to the worker that has most to do",
+    "tff_algos/runtimes/dask_placement.py",
+    "worker = min(parts",
+    "worker = max(parts",
+    ("tests/runtimes/test_dask_placement.py",),
+  ),
   # Models that are taken out.
   Fault(
     "to_keras: stored pictures are not scaled",

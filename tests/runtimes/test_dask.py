@@ -108,6 +108,29 @@ def test_clients_in_blocks(client, monkeypatch, tmp_path):
   tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
 
 
+def test_two_jobs_are_for_two_workers(client, on_cluster):
+  """Where the scheduler would have the one do both that has what is broadcast."""
+  add = tff.tensorflow.computation(
+    lambda v, n: tf.reduce_sum(v) + n, (tff.TensorType(np.int32, [1000]), np.int32)
+  )
+
+  @tff.federated_computation(
+    tff.FederatedType(tff.TensorType(np.int32, [1000]), tff.SERVER),
+    tff.FederatedType(np.int32, tff.CLIENTS),
+  )
+  def compute(value, numbers):
+    return tff.federated_sum(
+      tff.federated_map(add, (tff.federated_broadcast(value), numbers))
+    )
+
+  client.get_task_stream()
+  for num_rounds in range(1, 21):
+    assert compute(np.ones(1000, np.int32), [1, 2]) == 2003
+    ran = [t for t in client.get_task_stream() if "_parts" in t["key"]]
+    assert len(ran) == 2 * num_rounds
+    assert len({t["worker"] for t in ran[-2:]}) == 2
+
+
 def test_data_sets_travel_with_what_they_hold(on_cluster):
   total = tff.tensorflow.computation(
     lambda numbers: numbers.reduce(np.int32(0), lambda a, b: a + b),

@@ -120,15 +120,15 @@ def _beside(path: pathlib.Path, suffix: str) -> pathlib.Path:
 def keys(monkeypatch) -> list[str]:
   """For each client the key of the job with its part, in the order they are given out."""
   found: list[str] = []
-  submit = dask_context.DaskContext._submit_parts
+  submit = dask_context.DaskContext._submit_jobs
 
-  def watched(self, call, jobs):
-    futures = submit(self, call, jobs)
+  def watched(self, call, jobs, workers):
+    futures = submit(self, call, jobs, workers)
     for job, future in zip(jobs, futures):
       found.extend([future.key] * sum(job.sizes))
     return futures
 
-  monkeypatch.setattr(dask_context.DaskContext, "_submit_parts", watched)
+  monkeypatch.setattr(dask_context.DaskContext, "_submit_jobs", watched)
   return found
 
 

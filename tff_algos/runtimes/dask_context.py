@@ -35,7 +35,8 @@ from tff_algos.runtimes import (
   in_process,
   values,
 )
-from tff_algos.runtimes.dask_tasks import Done, Failed, Job, Machine, Refused
+from tff_algos.runtimes.dask_placement import Given, workers_for
+from tff_algos.runtimes.dask_tasks import Done, Failed, InFile, Job, Machine, Refused
 from tff_algos.runtimes.planned_context import PlannedContext
 
 # How long a cluster may be without any worker.
@@ -56,7 +57,7 @@ class _Call(NamedTuple):
   """What all parts of a cohort work with; the futures keep it on the cluster."""
 
   computation: distributed.Future
-  broadcast: distributed.Future
+  broadcast: distributed.Future | InFile
 
 
 class DaskContext(PlannedContext):
@@ -124,9 +125,14 @@ class DaskContext(PlannedContext):
     machine = self._expected_machine()
     leaves = [values.to_portable(n.type, v) for n, v in cohort.broadcast.items()]
     broadcast = dask_tasks.put(leaves, self._folder)
-    call = _Call(self._computation_of(plan), self._submit(dask_tasks.hold, broadcast))
+    held = broadcast
+    if not isinstance(held, InFile):  # Workers hand it on to each other.
+      held = self._submit(dask_tasks.hold, broadcast)
+    call = _Call(self._computation_of(plan), held)
     kept_nodes = plan.kept_of(cohort.work)
-    together = accumulation.subtrees(len(cohort.parts), self._num_threads() or 1)
+    together = accumulation.subtrees(
+      len(cohort.parts), sum(self._threads_in_use().values()) or 1
+    )
     jobs = (
       _job_of(cohort, machine, cohort.parts[r.start : r.stop], self._folder)
       for r in together
@@ -141,65 +147,61 @@ class DaskContext(PlannedContext):
 
   def _in_order(self, call: _Call, jobs: Iterator[Job]) -> Iterator[Done]:
     """Each job's results; no more jobs are given out than keep all workers busy."""
-    most = max(_FEWEST_AT_ONCE, 2 * self._num_threads())
-    waiting: collections.deque[tuple[Job, distributed.Future]] = collections.deque()
+    waiting: collections.deque[Given] = collections.deque()
 
     def give_out() -> None:
+      threads = self._threads_in_use()
+      most = max(_FEWEST_AT_ONCE, 2 * sum(threads.values()))
       batch = list(itertools.islice(jobs, most - len(waiting)))
-      waiting.extend(zip(batch, self._submit_parts(call, batch)))
+      workers = workers_for(batch, threads, waiting)
+      waiting.extend(map(Given, batch, workers, self._submit_jobs(call, batch, workers)))
 
     try:
       give_out()
       while waiting:
-        self._wait(waiting[0][1])
-        self._wait_a_moment([future for _, future in waiting])
-        ready = list(itertools.takewhile(lambda pair: pair[1].done(), waiting))
+        self._wait(waiting[0].future)
+        self._wait_a_moment([given.future for given in waiting])
+        ready = list(itertools.takewhile(lambda given: given.future.done(), waiting))
         for _ in ready:
           waiting.popleft()
         give_out()
-        answers = self._gather([future for _, future in ready])
-        for (job, _), answer in zip(ready, answers):
-          done = self._done(call, job, answer)
-          dask_tasks.drop(job.own)
+        answers = self._gather([given.future for given in ready])
+        for given, answer in zip(ready, answers):
+          done = self._done(call, given.job, answer)
+          dask_tasks.drop(given.job.own)
           yield done
     finally:
       if waiting:
         with contextlib.suppress(Exception):  # The cluster may be gone.
-          self._client.cancel([future for _, future in waiting])
+          self._client.cancel([given.future for given in waiting])
 
-  def _submit_parts(self, call: _Call, jobs: list[Job]) -> list[distributed.Future]:
-    if not jobs:
-      return []
-    workers = None
-    if self._refused:
-      workers = [w for w in self._threads() if w not in self._refused]
-    first, self._num_tasks = self._num_tasks, self._num_tasks + len(jobs)
-    with self._sending():
-      futures: list[distributed.Future] = self._client.map(
+  def _submit_jobs(
+    self, call: _Call, jobs: list[Job], workers: list[Optional[str]]
+  ) -> list[distributed.Future]:
+    # Others may take a job from a worker that is slow or lost, but for refused ones.
+    in_use = list(self._threads_in_use()) if self._refused else None
+    return [
+      self._submit(
         dask_tasks.run_parts,
-        [call.computation] * len(jobs),
-        [call.broadcast] * len(jobs),
-        jobs,
+        *call,
+        job,
         # By a key's first word the scheduler remembers how long such tasks take, which
         # it needs to give all workers as much.
-        key=[
-          f"{_PREFIX}run_{len(job.sizes)}_parts-{self._name}-{first + i}"
-          for i, job in enumerate(jobs)
-        ],
-        pure=False,
-        retries=0,
-        workers=workers,
+        name=f"run_{len(job.sizes)}_parts",
+        workers=in_use or (worker and [worker]),
+        allow_other_workers=in_use is None and worker is not None,
       )
-    return futures
+      for job, worker in zip(jobs, workers)
+    ]
 
   def _submit(
-    self, function: Any, *arguments: Any, workers: Optional[list[str]] = None
+    self, function: Any, *arguments: Any, name: str = "", **settings: Any
   ) -> distributed.Future:
-    key = f"{_PREFIX}{function.__name__}-{self._name}-{self._num_tasks}"
+    key = f"{_PREFIX}{name or function.__name__}-{self._name}-{self._num_tasks}"
     self._num_tasks += 1
     with self._sending():
       return self._client.submit(
-        function, *arguments, key=key, pure=False, retries=0, workers=workers
+        function, *arguments, key=key, pure=False, retries=0, **settings
       )
 
   @contextlib.contextmanager
@@ -265,7 +267,7 @@ class DaskContext(PlannedContext):
         raise InputError(
           dask_errors.UNLIKE.format(answer.machine.differences(job.machine))
         )
-      [answer] = self._gather(self._submit_parts(call, [job]))
+      [answer] = self._gather(self._submit_jobs(call, [job], [None]))
     return answer
 
   def _wait(self, future: distributed.Future) -> None:
@@ -321,9 +323,9 @@ class DaskContext(PlannedContext):
       raise WorkerLostError(dask_errors.NO_SCHEDULER) from error
     return found
 
-  def _num_threads(self) -> int:
-    """How many jobs can be done at once."""
-    return sum(n for w, n in self._threads().items() if w not in self._refused)
+  def _threads_in_use(self) -> dict[str, int]:
+    """As `_threads`, without those that are refused."""
+    return {w: n for w, n in self._threads().items() if w not in self._refused}
 
   def _since_without_workers(self, since: Optional[float]) -> Optional[float]:
     """Since when there is no worker; None where there is one."""
