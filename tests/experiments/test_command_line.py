@@ -220,3 +220,13 @@ def test_file_that_cannot_be_written_is_refused(tmp_path, file, said):
   with pytest.raises(InputError) as caught:
     command_line.check_folder_of("--out", file.format(tmp=tmp_path))
   assert said.format(tmp=tmp_path) in str(caught.value)
+
+
+def test_what_is_imported_is_not_looked_through_for_garbage():
+  """Neither in imports, nor while the program runs, nor at its end."""
+  code = (
+    "import atexit, gc; print(gc.isenabled(), gc.get_freeze_count() > 10_000); "
+    "atexit.register(lambda: print(len(gc.get_objects()) < 1000))"
+  )
+  done = _run(code)
+  assert (done.returncode, done.stdout) == (0, "started\nTrue True\nTrue\n"), done.stderr
