@@ -2,6 +2,7 @@
 
   python binaries/benchmark.py --workload=A,C --framework=bare,in_process,tff
   python binaries/benchmark.py --framework=in_process --algorithm=fedavg,fedgg,scaffold
+  python binaries/benchmark.py --framework=bare,in_process --workload=pfl_cifar10
 
 Every measurement is a process of its own. The rounds of those of a workload are
 interleaved, so that whatever else the machine does meets all of them; all are in memory

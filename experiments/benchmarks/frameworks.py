@@ -19,7 +19,7 @@ import json
 import socket
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,6 @@ import numpy as np
 from experiments.benchmarks import workloads
 from experiments.benchmarks.jobs import BARE, DATASETS, TFF
 
-LEARNING_RATE = 0.05
 _EPOCHS = 1
 _SEED = 0
 
@@ -41,7 +40,7 @@ class Framework(abc.ABC):
 
   @abc.abstractmethod
   def run(self, round_num: int) -> None:
-    """Does a round, with all clients."""
+    """Does a round, with the workload's cohort."""
 
   @abc.abstractmethod
   def weights(self) -> list[np.ndarray]:
@@ -53,7 +52,10 @@ class Framework(abc.ABC):
 
 
 class Bare(Framework):
-  """The floor: FedAvg by nothing but TensorFlow, one client after another."""
+  """The floor: FedAvg by nothing but TensorFlow, one client after another.
+
+  A dropout layer, if there is one, drops the same places in every step.
+  """
 
   def __init__(self, workload: workloads.Workload):
     import tensorflow as tf
@@ -64,7 +66,9 @@ class Bare(Framework):
     ]
     self._weights = tuple(map(tf.constant, model.initial_weights))
     self._zeros = tuple(map(tf.zeros_like, self._weights))
+    self._cohort = workload.cohort
     batch_size, no_seed = workload.batch_size, tf.zeros([2], tf.int32)
+    rate = workload.learning_rate
 
     @tf.function(autograph=False)
     def train(start, total, x, y, order):
@@ -78,7 +82,7 @@ class Bare(Framework):
           predictions = model.predict(weights, batch, True, no_seed)
           loss = tf.reduce_mean(model.example_losses(tf.gather(y, rows), predictions))
         gradient = tape.gradient(loss, weights)
-        weights = tuple(w - LEARNING_RATE * g for w, g in zip(weights, gradient))
+        weights = tuple(w - rate * g for w, g in zip(weights, gradient))
         return place + batch_size, weights
 
       place = tf.constant(0)
@@ -92,14 +96,16 @@ class Bare(Framework):
   def run(self, round_num: int) -> None:
     """Shuffles anew in every round, as the others do."""
     draw = np.random.default_rng(round_num)
-    self.run_in_order(draw.permutation(len(y)) for _, y in self._clients)
+    cohort = self._cohort(round_num)
+    self.run_in_order((p, draw.permutation(len(self._clients[p][1]))) for p in cohort)
 
-  def run_in_order(self, orders: Iterable[np.ndarray]) -> None:
-    """Does a round in which each client meets its examples in the order given."""
+  def run_in_order(self, orders: Iterable[tuple[int, np.ndarray]]) -> None:
+    """Does a round of clients, by their places, with each one's order of examples."""
     import tensorflow as tf
 
     total, count = self._zeros, 0
-    for (x, y), order in zip(self._clients, orders):
+    for place, order in orders:
+      x, y = self._clients[place]
       order = tf.constant(order, tf.int32)
       total = self._train(self._weights, total, x, y, order)
       count += len(y)
@@ -133,10 +139,13 @@ class Ours(Framework):
     log = f"{workload.name}-{runtime}-{algorithm}-worker.log"
     self.runtime = runtimes.create_runtime(runtime, worker_log=log, **settings).install()
     model = workload.model()
+    self._cohort = workload.cohort
     self._clients = workload.client_files(folder, model.example_spec)
     row = registry.get(algorithm)
     local = dict(
-      epochs=_EPOCHS, batch_size=workload.batch_size, learning_rate=LEARNING_RATE
+      epochs=_EPOCHS,
+      batch_size=workload.batch_size,
+      learning_rate=workload.learning_rate,
     )
     known = {field.name for field in dataclasses.fields(row.hparams_class)}
     hparams = row.hparams_class(**{k: v for k, v in local.items() if k in known})
@@ -155,7 +164,7 @@ class Ours(Framework):
 
   def run(self, round_num: int) -> None:
     """The round and what a user has to do around it."""
-    places = range(len(self._clients))
+    places = self._cohort(round_num)
     output = self._process.next_of(round_num)(
       self._state, self._states.get(places), self.inputs(round_num)
     )
@@ -163,13 +172,16 @@ class Ours(Framework):
     self._states.put(places, output.client_states)
 
   def inputs(self, round_num: int) -> list[Any]:
-    """What the clients are handed."""
+    """What the clients of the round's cohort are handed."""
     from tff_algos.client_data import ClientInput
     from tff_algos.simulation.seeds import client_seed
 
     return [
-      ClientInput(self._clients.path(client), client_seed(_SEED, round_num, place))
-      for place, client in enumerate(self._clients.ids)
+      ClientInput(
+        self._clients.path(self._clients.ids[place]),
+        client_seed(_SEED, round_num, place),
+      )
+      for place in self._cohort(round_num)
     ]
 
   def weights(self) -> list[np.ndarray]:
@@ -193,9 +205,8 @@ class OverDatasets(Ours):
     ]
 
   def inputs(self, round_num: int) -> list[Any]:
-    """The data sets, the same in each round."""
-    del round_num
-    return self._datasets
+    """The data sets of the round's cohort."""
+    return [self._datasets[place] for place in self._cohort(round_num)]
 
 
 class Tff(Framework):
@@ -232,7 +243,7 @@ class Tff(Framework):
         loss_fn=loss,
         input_spec=spec,
       ),
-      client_optimizer_fn=tff.learning.optimizers.build_sgdm(LEARNING_RATE),
+      client_optimizer_fn=tff.learning.optimizers.build_sgdm(workload.learning_rate),
     )
     self._datasets = [
       tf.data.Dataset.from_tensor_slices((x, y))
@@ -240,12 +251,13 @@ class Tff(Framework):
       .batch(workload.batch_size)
       for x, y in workload.clients().values()
     ]
+    self._cohort = workload.cohort
     self._state = self._process.initialize()
 
   def run(self, round_num: int) -> None:
     """A round of `tff.learning`."""
-    del round_num
-    self._state = self._process.next(self._state, self._datasets).state
+    datasets = [self._datasets[place] for place in self._cohort(round_num)]
+    self._state = self._process.next(self._state, datasets).state
 
   def weights(self) -> list[np.ndarray]:
     """The model's weights now."""
@@ -271,6 +283,14 @@ def build(workload: str, framework: str, algorithm: str, folder: str) -> Framewo
   return Ours(row, framework, algorithm, folder)
 
 
+def build_evaluation(workload: workloads.Workload) -> Callable[[Framework], object]:
+  """Makes this library's evaluation on the test examples; whatever the framework."""
+  from tff_algos.simulation import evaluation
+
+  means = evaluation.build_evaluation(workload.model(), *workload.test_examples())
+  return lambda framework: means(tuple(framework.weights()))
+
+
 def serve(channel: socket.socket, *what: str) -> None:
   """Sets up, and then does what is asked until nothing more is.
 
@@ -283,7 +303,10 @@ def serve(channel: socket.socket, *what: str) -> None:
     channel.sendall(json.dumps(content).encode() + b"\n")
 
   try:
-    framework = build(*what)
+    framework, run = build(*what), workloads.get(what[0]).run
+    if run:
+      evaluate = build_evaluation(workloads.get(what[0]))
+      evaluate(framework)  # Else what it compiles would be in what is measured.
     answer()
     compiled: list[Any] = []
     for round_num, _ in enumerate(channel.makefile()):
@@ -292,7 +315,12 @@ def serve(channel: socket.socket, *what: str) -> None:
       compiled.append(computation)
       start = time.perf_counter()
       framework.run(round_num)
-      answer(seconds=time.perf_counter() - start, is_first=is_first)
+      seconds = dict(seconds=time.perf_counter() - start)
+      if run and round_num % run.eval_every == 0:
+        start = time.perf_counter()
+        evaluate(framework)
+        seconds["evaluation_seconds"] = time.perf_counter() - start
+      answer(is_first=is_first, **seconds)
   except Exception as error:
     traceback.print_exc()
     answer(failure=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")

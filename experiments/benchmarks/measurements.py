@@ -16,7 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Optional
 
 from experiments import markdown
@@ -72,6 +72,7 @@ class Measurement:
     setup_seconds: From the start of the process until it was ready for the first round.
     first_seconds: Of the rounds in which something was compiled.
     seconds: Of the others.
+    evaluation_seconds: Of evaluations, where the workload has any.
     resident: Bytes held by all its processes after each round.
     failure: One sentence; None while all is well.
   """
@@ -89,6 +90,7 @@ class Measurement:
     self.setup_seconds: Optional[float] = None
     self.first_seconds: list[float] = []
     self.seconds: list[float] = []
+    self.evaluation_seconds: list[float] = []
     self.resident: list[int] = []
     self.failure: Optional[str] = None
     self._temporary = temporary
@@ -129,6 +131,8 @@ class Measurement:
     if answer is not None:
       seconds = self.first_seconds if answer["is_first"] else self.seconds
       seconds.append(answer["seconds"])
+      if "evaluation_seconds" in answer:
+        self.evaluation_seconds.append(answer["evaluation_seconds"])
       self.resident.append(
         sum(process_bytes(process, "VmRSS") for process in self._peaks)
       )
@@ -246,6 +250,9 @@ def summarize(measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
           None if m.job.framework in FEDAVG_ONLY else ratio(m.job, algorithm=BASELINE)
         ),
         first_round_seconds=m.first_seconds[0] if m.first_seconds else None,
+        evaluation_seconds=(
+          statistics.median(m.evaluation_seconds) if ok and m.evaluation_seconds else None
+        ),
         setup_seconds=m.setup_seconds,
         peak_memory_mb=round(m.peak_memory / 1e6) if ok else None,
         resident_memory_mb=round(statistics.median(m.resident) / 1e6) if ok else None,
@@ -277,9 +284,29 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
   cells = [[cell(row) for cell in columns.values()] for row in rows]
   text = markdown.table(list(columns), cells, right=range(2, len(columns)))
   lines = [f"{workload.name}: {workload.description}", "", text]
+  evaluated = [row for row in rows if row["evaluation_seconds"]]
+  if workload.run and evaluated:
+    lines += ["", *_run_lines(workload.run, evaluated)]
   failed = [row for row in rows if row["failure"]]
   lines += ["", *(f"- {r['framework']} {r['algorithm']}: {r['failure']}" for r in failed)]
   return "\n".join(lines).rstrip()
+
+
+def _run_lines(run: workloads.Run, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+  """What the whole run would take of each measurement."""
+  yield (
+    f"By these medians {run.rounds:,} rounds, evaluated every {run.eval_every} on "
+    f"{run.num_test_examples:,} examples, take:"
+  )
+  yield ""
+  for row in rows:
+    evaluations = run.num_evaluations * row["evaluation_seconds"]
+    total = run.rounds * row["median_seconds"] + evaluations
+    yield (
+      f"- {row['framework']} {row['algorithm']}: {total / 60:,.1f} minutes, "
+      f"{evaluations / total:.0%} of it evaluation, "
+      f"{_number(row['evaluation_seconds'])} s each"
+    )
 
 
 def _number(value: Optional[float], form: str = "") -> str:

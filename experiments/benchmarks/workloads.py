@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 import numpy as np
 
@@ -28,6 +28,33 @@ class Data(NamedTuple):
   dtype: str
   num_classes: int
 
+  def draw(self, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and labels of `n` examples."""
+    draw = np.random.default_rng(seed)
+    labels = draw.integers(self.num_classes, size=n, dtype=np.int32)
+    if self.dtype == "uint8":
+      return draw.integers(256, size=(n, *self.shape), dtype=np.uint8), labels
+    return draw.standard_normal((n, *self.shape), np.float32), labels
+
+
+class Run(NamedTuple):
+  """A whole run, of which a few rounds are measured.
+
+  Attributes:
+    rounds: How many it has.
+    eval_every: Its first round is evaluated, and each that comes as many rounds later.
+    num_test_examples: On how many.
+  """
+
+  rounds: int
+  eval_every: int
+  num_test_examples: int
+
+  @property
+  def num_evaluations(self) -> int:
+    """How often it is evaluated."""
+    return len(range(0, self.rounds, self.eval_every))
+
 
 class Workload(NamedTuple):
   """One row.
@@ -37,9 +64,12 @@ class Workload(NamedTuple):
     description: A few words for lists.
     network: Module of `tasks.models` and function in it, such as "cnn.mcmahan".
     data: The kind of examples.
-    num_clients: How many clients there are; all take part in each round.
+    num_clients: How many clients there are.
     num_examples: How many examples each of them has.
     batch_size: Examples in a local step.
+    learning_rate: Of a local step.
+    clients_per_round: How many are drawn for each round; None: all take part.
+    run: The run whose time is told from the rounds; None: nothing is evaluated.
   """
 
   name: str
@@ -49,6 +79,17 @@ class Workload(NamedTuple):
   num_clients: int
   num_examples: int
   batch_size: int
+  learning_rate: float = 0.05
+  clients_per_round: Optional[int] = None
+  run: Optional[Run] = None
+
+  def cohort(self, round_num: int) -> Sequence[int]:
+    """Who takes part in a round, as places in `clients`; the same in every process."""
+    if self.clients_per_round is None:
+      return range(self.num_clients)
+    from tff_algos.simulation import cohorts
+
+    return cohorts.uniform_cohort(self.num_clients, self.clients_per_round, 0, round_num)
 
   def model(self) -> Model:
     """The model; its initial weights are the same in every process."""
@@ -68,6 +109,11 @@ class Workload(NamedTuple):
   def clients(self) -> Mapping[str, tuple[np.ndarray, np.ndarray]]:
     """Client to (inputs, labels), drawn anew whenever one is looked up."""
     return _Clients(self)
+
+  def test_examples(self) -> tuple[np.ndarray, np.ndarray]:
+    """(inputs, labels) to evaluate on, which no client has; none without a run."""
+    n = self.run.num_test_examples if self.run else 0
+    return self.data.draw(n, seed=self.num_clients)
 
   def client_files(self, folder: str, spec: ExampleSpec) -> ClientDirectory:
     """The clients on disk; written if the folder does not hold them yet."""
@@ -92,12 +138,7 @@ class _Clients(Mapping):
     return map(str, range(len(self)))
 
   def __getitem__(self, client: str) -> tuple[np.ndarray, np.ndarray]:
-    data, n = self._workload.data, self._workload.num_examples
-    draw = np.random.default_rng(int(client))
-    labels = draw.integers(data.num_classes, size=n, dtype=np.int32)
-    if data.dtype == "uint8":
-      return draw.integers(256, size=(n, *data.shape), dtype=np.uint8), labels
-    return draw.standard_normal((n, *data.shape), np.float32), labels
+    return self._workload.data.draw(self._workload.num_examples, seed=int(client))
 
 
 _MNIST = Data((28, 28, 1), "uint8", num_classes=10)
@@ -149,6 +190,19 @@ _ROWS = (
     num_clients=2,
     num_examples=375,
     batch_size=10,
+  ),
+  Workload(
+    # benchmarks/image_classification/configs/baseline.yaml of pfl-research [code].
+    "pfl_cifar10",
+    "CIFAR-10 CNN (1,626,442 weights), 50 of 1,000 clients x 50 examples, batch 10.",
+    "cnn.pfl_research",
+    _CIFAR,
+    num_clients=1000,
+    num_examples=50,
+    batch_size=10,
+    learning_rate=0.1,
+    clients_per_round=50,
+    run=Run(rounds=1500, eval_every=10, num_test_examples=10_000),
   ),
   Workload(
     "idle",

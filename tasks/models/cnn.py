@@ -67,6 +67,26 @@ def fed_reg(shape: tuple[int, ...], num_classes: int) -> tf.keras.Model:
   )
 
 
+def pfl_research(shape: tuple[int, ...], num_classes: int) -> tf.keras.Model:
+  """Two VALID 3x3 convolutions, one pool, 128: 1,626,442 weights on CIFAR-10.
+
+  `simple_cnn` of pfl-research's benchmarks [code, github.com/apple/pfl-research].
+  """
+  return tf.keras.Sequential(
+    [
+      _layers.Input(shape),
+      _layers.Conv2D(32, 3, activation="relu"),
+      _layers.Conv2D(64, 3, activation="relu"),
+      _layers.MaxPool2D(),
+      _layers.Dropout(0.25),
+      _layers.Flatten(),
+      _layers.Dense(128, "relu"),
+      _layers.Dropout(0.5),
+      _layers.Dense(num_classes),
+    ]
+  )
+
+
 def lenet(shape: tuple[int, ...], num_classes: int) -> tf.keras.Model:
   """5x5x6, 5x5x16, pools, 120, 84: 62,006 weights on CIFAR-10 [paper, FedGG 4.1]."""
   return _lenet(shape, num_classes, (6, 16))
