@@ -16,6 +16,7 @@ from tff_algos import errors
 from tff_algos.runtimes import (
   accumulation,
   execution,
+  planned_context,
   planning,
   private_apis,
   runtime,
@@ -319,6 +320,21 @@ def test_plans_a_computation_once(monkeypatch):
 
   assert [add_one(i) for i in range(5)] == [1, 2, 3, 4, 5]
   assert len(planned) == 1
+
+
+@pytest.mark.parametrize("size, is_kept", [(1, True), (1 << 20, False)])
+def test_traces_that_hold_large_constants_go(size, is_kept):
+  """Of what takes no argument, as a process's `initialize`; it can be run again."""
+
+  @tff.federated_computation
+  def made():
+    zeros = tff.tensorflow.computation(lambda: tf.ones([size]))
+    return tff.federated_eval(zeros, tff.SERVER)
+
+  before = set(planned_context._PLANS)
+  for _ in range(2):
+    assert made().tolist() == [1.0] * size
+  assert len(set(planned_context._PLANS) - before) == is_kept
 
 
 def test_works_on_several_clients_at_once():

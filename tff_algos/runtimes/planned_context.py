@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import abc
+import math
 import threading
 import weakref
 from collections.abc import Iterator
 from typing import Any, Optional
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.errors import InputError
 from tff_algos.runtimes import execution, private_apis
+
+_LARGE_BYTES = 1 << 20
 
 
 class PlannedContext(tff.framework.SyncContext, abc.ABC):
@@ -46,8 +50,10 @@ class PlannedContext(tff.framework.SyncContext, abc.ABC):
     with _PLANNING:
       plan = _PLANS.get(id(comp))
       if plan is None:
-        plan = _PLANS[id(comp)] = execution.Plan(comp)
-        weakref.finalize(comp, _PLANS.pop, id(comp), None)
+        plan = execution.Plan(comp)
+        if not _makes_large_constants(comp.type_signature):
+          _PLANS[id(comp)] = plan
+          weakref.finalize(comp, _PLANS.pop, id(comp), None)
     with private_apis.safe_for_threads(), tf.device(self._server_device):
       result = plan.run(
         arg, lambda cohort: self._run_cohort(plan, cohort), self._clients_per_part
@@ -63,6 +69,26 @@ class PlannedContext(tff.framework.SyncContext, abc.ABC):
   def close(self) -> None:
     """Ends what works for it; what was traced is kept for the next runtime."""
     self._is_closed = True
+
+
+def _makes_large_constants(t: tff.FunctionType) -> bool:
+  """Whether a computation may hold large constants, such as a model's initial weights.
+
+  What is traced has ten copies of them and more, and such a computation is run once.
+  """
+  return t.parameter is None and _is_large(t.result)
+
+
+def _is_large(t: tff.Type) -> bool:
+  if isinstance(t, tff.FederatedType):
+    return _is_large(t.member)
+  if isinstance(t, tff.StructType):
+    return any(_is_large(element) for _, element in tff.structure.iter_elements(t))
+  if not isinstance(t, tff.TensorType):
+    return False
+  num_values = math.prod(size or 0 for size in t.shape or ())
+  num_bytes: int = num_values * np.dtype(t.dtype).itemsize
+  return num_bytes > _LARGE_BYTES
 
 
 # By identity: TFF's computations hash by their content, which would serialise the whole
