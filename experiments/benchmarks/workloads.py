@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 
@@ -70,6 +70,7 @@ class Workload(NamedTuple):
     learning_rate: Of a local step.
     clients_per_round: How many are drawn for each round; None: all take part.
     run: The run whose time is told from the rounds; None: nothing is evaluated.
+    width: Of the network's hidden layer; None: as the network's function has it.
   """
 
   name: str
@@ -82,6 +83,7 @@ class Workload(NamedTuple):
   learning_rate: float = 0.05
   clients_per_round: Optional[int] = None
   run: Optional[Run] = None
+  width: Optional[int] = None
 
   def cohort(self, round_num: int) -> Sequence[int]:
     """Who takes part in a round, as places in `clients`; the same in every process."""
@@ -99,7 +101,8 @@ class Workload(NamedTuple):
 
     module, function = self.network.split(".")
     build = getattr(importlib.import_module(f"tasks.models.{module}"), function)
-    keras_model = build(self.data.shape, self.data.num_classes)
+    size = {} if self.width is None else {"width": self.width}
+    keras_model = build(self.data.shape, self.data.num_classes, **size)
     keras.reinitialize(keras_model, 0)
     spec = functional.ExampleSpec(
       tf.TensorSpec(self.data.shape, self.data.dtype), tf.TensorSpec([], tf.int32)
@@ -224,7 +227,42 @@ _ROWS = (
   ),
 )
 
-WORKLOADS: Mapping[str, Workload] = {row.name: row for row in _ROWS}
+# Each multiplies one of these by ten, and leaves the others as they are.
+_GROWING = Workload(
+  "",
+  "MNIST, one hidden layer of {r.width} units: {clients} x {r.num_examples} examples.",
+  "mlp.one_hidden_layer",
+  _MNIST,
+  num_clients=10,
+  num_examples=20,
+  batch_size=10,
+  width=126,
+)
+
+
+def _growing(**grown: Any) -> Workload:
+  row = _GROWING._replace(**grown)
+  of_round = "" if row.clients_per_round is None else f"{row.clients_per_round} of "
+  description = row.description.format(
+    r=row, clients=f"{of_round}{row.num_clients:,} clients"
+  )
+  return row._replace(description=description)
+
+
+# 795 weights for each unit of the hidden layer, and 10 more.
+_GROWTH = (
+  *(_growing(name=f"clients_{n}", num_clients=n) for n in (10, 100, 1000)),
+  *(
+    _growing(name=f"population_{n}", num_clients=n, num_examples=5, clients_per_round=100)
+    for n in (1000, 10_000, 100_000, 1_000_000)
+  ),
+  *(
+    _growing(name=f"weights_{n}", width=round(n / 795))
+    for n in (10_000, 100_000, 1_000_000, 10_000_000)
+  ),
+)
+
+WORKLOADS: Mapping[str, Workload] = {row.name: row for row in (*_ROWS, *_GROWTH)}
 
 
 def get(name: str) -> Workload:

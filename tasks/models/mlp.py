@@ -14,13 +14,15 @@ def softmax_regression(shape: tuple[int, ...], num_classes: int) -> tf.keras.Mod
   )
 
 
-def one_hidden_layer(shape: tuple[int, ...], num_classes: int) -> tf.keras.Model:
+def one_hidden_layer(
+  shape: tuple[int, ...], num_classes: int, width: int = 512
+) -> tf.keras.Model:
   """3072-512-10 with ReLU: 1,578,506 weights on SVHN [paper, FedGG 4.1]."""
   return tf.keras.Sequential(
     [
       _layers.Input(shape),
       _layers.Flatten(),
-      _layers.Dense(512, "relu"),
+      _layers.Dense(width, "relu"),
       _layers.Dense(num_classes),
     ]
   )

@@ -1,0 +1,67 @@
+"""Draws how a round's seconds and memory grow, from what the benchmark has measured.
+
+  python experiments/benchmarks/growth.py FOLDER
+
+FOLDER is the `--out` of a benchmark of the workloads that grow (`clients_10`, and so on);
+growth.png is written into it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from matplotlib import figure as figures
+
+from experiments.line_styles import line_style
+from tff_algos import durable_files
+
+_GROWS = {
+  "clients": "clients in a round",
+  "population": "clients there are, 100 in a round",
+  "weights": "the model's weights, about",
+}
+_MEASURED = {"median_seconds": "seconds of a round", "peak_memory_mb": "peak memory, MB"}
+
+
+def draw(rows: list[dict[str, Any]]) -> figures.Figure:
+  """The picture: a column for what grows, a row for what is measured.
+
+  Args:
+    rows: Of a benchmark's summary.jsonl; other workloads are left out.
+  """
+  figure = figures.Figure(figsize=(10, 5.6), layout="constrained")
+  frames: Any = figure.subplots(len(_MEASURED), len(_GROWS), sharey="row", sharex="col")
+  frameworks = list(dict.fromkeys(row["framework"] for row in rows))
+  for column, (kind, label) in enumerate(_GROWS.items()):
+    for frame, (field, measured) in zip(frames[:, column], _MEASURED.items()):
+      for place, framework in enumerate(frameworks):
+        points = sorted(
+          (int(row["workload"].partition("_")[2]), row[field])
+          for row in rows
+          if row["framework"] == framework
+          and row["workload"].startswith(f"{kind}_")
+          and row["failure"] is None
+        )
+        if points:
+          frame.plot(*zip(*points), marker="o", label=framework, **line_style(place))
+      frame.set(xscale="log", yscale="log")
+      frame.grid(alpha=0.3)
+      if column == 0:
+        frame.set_ylabel(measured)
+    frames[-1, column].set_xlabel(label)
+  frames[0, 0].legend()
+  return figure
+
+
+def main(folder: str) -> None:
+  """Draws what a benchmark's folder holds."""
+  with open(os.path.join(folder, "summary.jsonl")) as file:
+    rows = [json.loads(line) for line in file]
+  durable_files.save_picture(draw(rows), os.path.join(folder, "growth.png"))
+
+
+if __name__ == "__main__":
+  main(sys.argv[1])
