@@ -21,6 +21,7 @@ from tff_algos.runtimes import (
   private_apis,
   runtime,
   tracing,
+  values,
 )
 
 _INTS = tff.FederatedType(np.int32, tff.CLIENTS)
@@ -472,6 +473,22 @@ def test_refuses_other_fields_than_those_of_the_type():
   for wrong in ({"a": 1, "b": 2, "c": 3}, {"a": 1, "c": 2}, (1, 2, 3), 4):
     with pytest.raises(TypeError, match="Expected a value of type <a=int32,b=int32>"):
       context.invoke(minus, wrong)
+
+
+_Swapped = collections.namedtuple("_Swapped", "b a")
+_Ordered = collections.namedtuple("_Ordered", "a b")
+_Other = collections.namedtuple("_Other", "a c")
+
+
+def test_fields_of_named_tuples_are_found_by_name():
+  t = tff.StructType([("a", np.int32), ("b", np.int32)])
+  for value in (_Ordered(1, 2), _Swapped(2, 1), {"b": 2, "a": 1}, (1, 2)):
+    assert values.flatten(t, value) == [1, 2]
+  empty = tff.StructType([])
+  assert values.flatten(empty, ()) == []
+  for wrong_type, wrong in ((t, _Other(1, 2)), (empty, (1,)), (empty, _Ordered(1, 2))):
+    with pytest.raises(TypeError, match="Expected a value of type"):
+      values.flatten(wrong_type, wrong)
 
 
 def test_refuses_a_list_for_a_data_set():

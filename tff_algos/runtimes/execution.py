@@ -328,7 +328,7 @@ class Plan:
         )
       else:
         each = values.of_clients(value, tff.FederatedType(node.type, tff.CLIENTS))
-        at_clients[node] = [values.flatten(node.type, v) for v in each]
+        at_clients[node] = list(map(values.flattener(node.type), each))
     return at_server, at_clients
 
   def _egest(self, at_server: Leaves, at_clients: ClientLeaves, num_clients: int) -> Any:

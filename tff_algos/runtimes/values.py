@@ -48,24 +48,37 @@ def map_struct(function: Callable[..., Any], value: Any) -> Any:
 
 def flatten(t: tff.Type, value: Any) -> list[Any]:
   """The leaves of a value from outside or from a trace, in the order of its type."""
+  return flattener(t)(value)
+
+
+def flattener(t: tff.Type) -> Callable[[Any], list[Any]]:
+  """`flatten` for the values of a type, of which there may be many."""
   if isinstance(t, tff.StructType):
     elements = list(tff.structure.iter_elements(t))
-    return [
-      leaf
-      for (_, e), v in zip(elements, _elements(value, [n for n, _ in elements], t))
-      for leaf in flatten(e, v)
+    names = [name for name, _ in elements]
+    parts = [flattener(element) for _, element in elements]
+    return lambda value: [
+      leaf for part, v in zip(parts, _elements(value, names, t)) for leaf in part(v)
     ]
-  if isinstance(t, tff.SequenceType) and not tf.is_tensor(value):
-    if not isinstance(value, tf.data.Dataset):
-      raise TypeError(
-        f"The in_process runtime takes a tf.data.Dataset for a value of type {t}; found "
-        f"{type(value).__name__}."
-      )
-    return [tf.data.experimental.to_variant(value)]
-  return [value]
+  if isinstance(t, tff.SequenceType):
+    return lambda value: [_variant(value, t)]
+  return lambda value: [value]
+
+
+def _variant(value: Any, t: tff.SequenceType) -> Any:
+  if tf.is_tensor(value):
+    return value
+  if not isinstance(value, tf.data.Dataset):
+    raise TypeError(
+      f"The in_process runtime takes a tf.data.Dataset for a value of type {t}; found "
+      f"{type(value).__name__}."
+    )
+  return tf.data.experimental.to_variant(value)
 
 
 def _elements(value: Any, names: list[Optional[str]], t: tff.Type) -> list[Any]:
+  if isinstance(value, tuple) and getattr(value, "_fields", None) == (*names,):
+    return list(value)
   fields = _fields(value)
   if fields is not None and all(names) and all(name for name, _ in fields):
     given = dict(fields)
