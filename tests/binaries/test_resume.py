@@ -404,7 +404,7 @@ def _break_a_file(run_forked, folder, *flags: str):
 
 
 @pytest.mark.parametrize(
-  "flags", [["--runtime=local_worker"], ["--runtime=dask", "--workers=2"]]
+  "flags", [["--runtime=local_worker"], ["--runtime=dask", "--workers=1"]]
 )
 def test_client_file_that_breaks_in_a_run_ends_it_with_one_sentence(
   run_forked, tmp_path, flags

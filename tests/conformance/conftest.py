@@ -9,7 +9,7 @@ import problems
 import pytest
 from replays import SEED
 
-_KEPT = 12
+_KEPT = 24
 
 
 @pytest.fixture(scope="session")
@@ -27,19 +27,19 @@ def problem_of(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def federate(in_process, problem_of):
-  """`(algorithm, problem, seed, **hyper-parameters) -> Federation` before its round 0.
+  """`(algorithm, problem, seed, anew, **hyper-parameters) -> Federation` at its start.
 
   Processes that differ in tunable hyper-parameters alone are built once, and the values
   set; `test_built_anew.py` says that this is the same. Of those built the last ones used
-  are kept, as each holds its traced functions.
+  are kept, as each holds its traced functions. With `anew` it is one that has not run.
   """
   built: collections.OrderedDict = collections.OrderedDict()
 
-  def make(name, problem="linear", seed=SEED, **settings):
+  def make(name, problem="linear", seed=SEED, anew=False, **settings):
     hparams = driver.hparams_of(name, **settings)
     model = problems.MODEL_OF.get(problem, problem)
     key = name, model, driver.fixed_part(hparams)
-    if key not in built:
+    if anew or key not in built:
       built[key] = driver.build(name, problem_of(model), driver.fixed_part(hparams))
       if len(built) > _KEPT:
         built.popitem(last=False)

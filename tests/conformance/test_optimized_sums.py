@@ -13,6 +13,7 @@ from typing import Any
 import driver
 import pytest
 import tensorflow as tf
+from replays import REPLAYS
 from tensorflow.python.eager import context
 
 from tff_algos.algorithms import registry
@@ -47,14 +48,23 @@ def test_optimizer_makes_such_sums():
   assert sums_made_in(lambda: total(*3 * [tf.ones([2, 3])]))
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-@pytest.mark.parametrize("name", registry.ALGORITHMS)
-def test_no_such_sum_in_a_round(in_process, problem_of, name, momentum):
+def _cases():
+  """Of each algorithm a setting of its replay without momentum, and one with, if any.
+
+  The replays then go on with the processes that are built and traced here.
+  """
+  for name in registry.ALGORITHMS:
+    settings = REPLAYS[name].settings.items()
+    yield name, next(label for label, own in settings if not own.get("momentum"))
+    if driver.where_it_has_them(name, momentum=0.9):
+      yield name, next(label for label, own in settings if own.get("momentum"))
+
+
+CASES = [*_cases()]
+
+
+@pytest.mark.parametrize("name, label", CASES, ids=map("-".join, CASES))
+def test_no_such_sum_in_a_round(federate, name, label):
   """Of a process built anew: graphs are seen when they are first run."""
-  settings = driver.where_it_has_them(name, momentum=momentum)
-  if momentum and not settings:
-    pytest.skip("It has no momentum.")
-  problem, hparams = problem_of("mlp"), driver.hparams_of(name, **settings)
-  process = driver.build(name, problem, hparams)
-  federation = driver.Federation(process, problem, hparams, seed=1)
+  federation = federate(name, "mlp", anew=True, **REPLAYS[name].settings[label])
   assert not sums_made_in(lambda: federation.round((0, 1, 2)).round((1, 2)))

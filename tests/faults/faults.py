@@ -641,7 +641,7 @@ FAULTS = (
     f"{_CLIENT_WORK}tree_math.py",
     "x - opposite * y for x, y in zip(a, b)",
     "x + scale * y for x, y in zip(a, b)",
-    _of("conformance/test_optimized_sums.py", "fedgg-0.9"),
+    _of("conformance/test_optimized_sums.py", "fedgg-momentum"),
   ),
   Fault(
     "median: clients that were dropped count",

@@ -60,7 +60,7 @@ def _run(process, clients, monkeypatch, *, in_blocks: bool, rounds=2, num_thread
   """The server and client states after each round."""
   monkeypatch.setattr(blocks, "FEWEST_CLIENTS", 2 if in_blocks else 10**9)
   states = []
-  with tff_algos.create_runtime(num_threads=2):
+  with tff_algos.create_runtime(num_threads=num_threads):
     server = process.initialize()
     own = [process.initialize_client()] * len(clients)
     for round_num in range(rounds):
@@ -99,29 +99,41 @@ def process_of(model):
   return build
 
 
+@pytest.fixture(scope="module")
+def in_blocks(process_of, clients):
+  """`(name) -> (states, plans)` of a run in blocks; each algorithm is run once."""
+
+  @functools.cache
+  def run(name):
+    plans, original = [], blocks.plan
+
+    def plan(*args):
+      plans.append(original(*args))
+      return plans[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+      patch.setattr(blocks, "plan", plan)
+      return _run(process_of(name), clients, patch, in_blocks=True), plans
+
+  return run
+
+
 # Those whose clients do different things: states and another gradient, carries, memories,
 # loops in loops, noise. FedAvg's own are below.
 @pytest.mark.parametrize(
   "name", ["scaffold", "fedgg", "twafl", "fedcurv", "fedavg_dpsgd"]
 )
-def test_equals_one_client_after_another(name, process_of, clients, monkeypatch):
-  process = process_of(name)
-  made = []
-  original = blocks.plan
-
-  def plan(*args):
-    made.append(original(*args))
-    return made[-1]
-
-  monkeypatch.setattr(blocks, "plan", plan)
-  states = _run(process, clients, monkeypatch, in_blocks=True)
-  assert any(made)
-  _assert_close(states, _run(process, clients, monkeypatch, in_blocks=False))
+def test_equals_one_client_after_another(
+  name, in_blocks, process_of, clients, monkeypatch
+):
+  states, plans = in_blocks(name)
+  assert any(plans)
+  _assert_close(states, _run(process_of(name), clients, monkeypatch, in_blocks=False))
 
 
-def test_bounds_of_blocks_change_nothing(process_of, clients, monkeypatch):
+def test_bounds_of_blocks_change_nothing(in_blocks, process_of, clients, monkeypatch):
   process = process_of("scaffold")
-  expected = _run(process, clients, monkeypatch, in_blocks=True)
+  expected, _ = in_blocks("scaffold")
   monkeypatch.setattr(blocks, "MOST_CLIENTS", 3)
   states = _run(process, clients, monkeypatch, in_blocks=True)
   _assert_close(states, expected)
