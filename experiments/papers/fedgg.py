@@ -103,20 +103,30 @@ def _weights() -> Figure:
     for mu in (1.0, 0.1, 0.001)
   }
   adaptive["mu = 0.01"] = _cell("cifar10", "0.5", "fedgg")
-  fixed = {
-    f"lambda = {value:g}": _cell(
-      "cifar10",
-      "0.5",
-      "fedgg",
-      f"_fixed{value:g}",
-      fedgg_weight="fixed",
-      fedgg_fixed_weight=value,
-    )
-    for value in (1e-7, 5e-8, 1e-8)
-  }
+
+  def fixed(name: str, **flags: Any) -> dict[str, Cell]:
+    return {
+      f"lambda = {value:g}": _cell(
+        "cifar10",
+        "0.5",
+        "fedgg",
+        f"_fixed{value:g}{name}",
+        fedgg_weight="fixed",
+        fedgg_fixed_weight=value,
+        **flags,
+      )
+      for value in (1e-7, 5e-8, 1e-8)
+    }
+
+  kicked = fixed("_epsilon", fedgg_first_step="epsilon")
   return Figure(
     "FedGG, Figure 3: adaptive and fixed weight of the cosine loss, CIFAR-10, beta = 0.5",
-    (Panel("adaptive weight", adaptive), Panel("fixed weight", fixed)),
+    (
+      Panel("adaptive weight", adaptive),
+      Panel("fixed weight", fixed("")),
+      # What its numbers suggest the paper's program had; see `first_step`.
+      Panel("fixed weight, PyTorch's first step", kicked),
+    ),
     note=_NOTE,
   )
 

@@ -609,6 +609,18 @@ def cosine_pull(w: Weights, x: Weights, direction: Weights) -> Weights | None:
   return add(unit_d, unit_u, -dot(unit_d, unit_u))
 
 
+def cut_cosine(w: Weights, x: Weights, direction: Weights, normalized: bool) -> float:
+  """PyTorch's cosine_similarity(D, w - x, eps=1e-8), in NumPy   [code].
+
+  Up to version 1.11 <D, u> / sqrt(max(|D|^2 |u|^2, eps^2)); since then, normalized,
+  <D / max(|D|, eps), u / max(|u|, eps)>.
+  """
+  u = subtract(w, x)
+  if normalized:
+    return dot(direction, u) / (max(norm(direction), 1e-8) * max(norm(u), 1e-8))
+  return dot(direction, u) / max(norm(direction) * norm(u), 1e-8)
+
+
 class FedGG(FedAvg):
   """FedGG: minimises l_sup + lambda_m l_cos locally   [paper: Wu, Liu, Xue].
 
@@ -621,6 +633,10 @@ class FedGG(FedAvg):
   `-mu |w(m-1) - w(m-2)| (D/|D| - cos u/|u|)`. Active for m > 1 [paper, Alg. 1; its
   text says m > 2]; no term where |D| or |u| is 0. Momentum acts on the summed
   gradient. The server is FedAvg's.
+
+  `first_step` names what grad l_cos is where |u| (normalized) or |D| |u| is below
+  eps = 1e-8, as in the first step: 0; -D / eps; -D / (|D| eps)   [derived, from the
+  formulas of `cut_cosine`].
 
   `direction` names the two readings of D for clients that come and go:
   - client_state: D_i = x^t - (the last global model client i received before)
@@ -641,6 +657,7 @@ class FedGG(FedAvg):
     adaptive=True,
     lam=None,
     direction="client_state",
+    first_step="none",
     **fed_avg_options,
   ):
     if direction not in ("client_state", "broadcast"):
@@ -649,7 +666,7 @@ class FedGG(FedAvg):
       raise ValueError("lam is for adaptive=False, and only for it.")
     super().__init__(model, weights, learning_rate, **fed_avg_options)
     self.mu, self.adaptive, self.lam = mu, adaptive, lam
-    self.direction = direction
+    self.direction, self.first_step = direction, first_step
     self.previous_weights = None
 
   def round(self, cohort, dropped=()):
@@ -668,7 +685,12 @@ class FedGG(FedAvg):
     x = self.weights
     direction = subtract(x, previous)
 
+    d, normalized = norm(direction), self.first_step == "epsilon_normalized"
+
     def correction(g, w, w_prev, m):
+      u = norm(subtract(w, x))
+      if self.first_step != "none" and d > 0 and (u if normalized else d * u) < 1e-8:
+        return add(g, direction, -self.lam / (1e-8 * (d if normalized else 1.0)))
       pull = cosine_pull(w, x, direction) if m > 1 else None
       if pull is None:
         return g

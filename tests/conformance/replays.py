@@ -110,6 +110,7 @@ def _fed_gg(model, weights, h, num_clients):
     adaptive=is_adaptive,
     lam=None if is_adaptive else h.fixed_weight,
     direction=h.direction,
+    first_step=h.first_step,
     **_options(h),
   )
 
@@ -393,6 +394,14 @@ REPLAYS: Mapping[str, Row] = {
         "adaptive_broadcast": dict(direction="broadcast"),
         "fixed_client_state": dict(weight="fixed"),
         "fixed_broadcast": dict(weight="fixed", direction="broadcast"),
+        # A kick of 0.2 D, and one of length 0.2.
+        "fixed_epsilon": dict(weight="fixed", fixed_weight=2e-9, first_step="epsilon"),
+        "fixed_epsilon_normalized_momentum": dict(
+          weight="fixed",
+          fixed_weight=2e-9,
+          first_step="epsilon_normalized",
+          momentum=0.9,
+        ),
         "momentum_uniform_whole": dict(
           momentum=0.9, client_weighting="uniform", batch_size=None
         ),

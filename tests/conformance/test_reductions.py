@@ -13,7 +13,9 @@ import tensorflow_federated as tff
 from tff_algos.aggregators.temporal_weighting import TemporalWeightingFactory
 from tff_algos.algorithms import fed_reg
 from tff_algos.algorithms.fed_agg import build_fed_agg
+from tff_algos.algorithms.fed_gg import FedGGHparams
 from tff_algos.client_work import local_training
+from tff_algos.errors import InputError
 
 
 def assert_same_runs(one, other, rounds=problems.ROUNDS):
@@ -61,6 +63,11 @@ def test_fedgg_is_fedavg_in_round_0_only(federate, direction, weight):
   fed_gg.round(EVERYONE)
   fed_avg.round(EVERYONE)
   assert largest_difference(fed_gg, fed_avg) > 1e-4
+
+
+def test_fedgg_first_step_is_for_a_fixed_weight():
+  with pytest.raises(InputError, match="first_step=epsilon is for weight=fixed"):
+    FedGGHparams(first_step="epsilon")
 
 
 def test_fedgg_client_takes_no_direction_from_rounds_it_missed(federate):

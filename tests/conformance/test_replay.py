@@ -627,6 +627,30 @@ def test_fed_gg_has_no_pull_where_a_norm_is_zero():
   assert replay.cosine_pull(x, x, d) is None
 
 
+@pytest.mark.parametrize("normalized", [False, True])
+def test_fed_gg_kick_is_the_gradient_of_the_cut_cosine_where_u_is_0(normalized):
+  x, _, d = gg_triple()
+  x = replay.zeros_like(x)  # So that a step of 1e-11 from it is exact.
+  first_step = "epsilon_normalized" if normalized else "epsilon"
+  algorithm = replay.FedGG(
+    MLP, x, 0.1, adaptive=False, lam=3e-9, direction="broadcast", first_step=first_step
+  )
+  algorithm.previous_weights = replay.scaled(d, -1.0)
+  kick = algorithm._correction(0)(replay.zeros_like(x), x, None, 1)
+  for seed in range(3):
+    way = random_weights(MLP, seed=seed)
+    there, back = (replay.scaled(way, sign * 1e-11) for sign in (1, -1))
+    slope = 3e-9 * sum(
+      sign * (1 - replay.cut_cosine(w, x, d, normalized)) / 2e-11
+      for sign, w in ((1, there), (-1, back))
+    )
+    assert replay.dot(kick, way) == pytest.approx(slope, rel=1e-4)
+  # Beyond the cut both are the paper's cosine.
+  w, x, d = gg_triple()
+  cosine = 1 - replay.cosine_loss(w, x, d)
+  assert replay.cut_cosine(w, x, d, normalized) == pytest.approx(cosine)
+
+
 @pytest.mark.parametrize("direction", ["client_state", "broadcast"])
 @pytest.mark.parametrize("options", [{"mu": 0.3}, {"adaptive": False, "lam": 0.02}])
 def test_fed_gg_follows_its_objective(direction, options):

@@ -112,6 +112,13 @@ FAULTS = (
     _replay("fedgg"),
   ),
   Fault(
+    "fedgg: the first step of PyTorch goes on",
+    f"{_ALGORITHMS}fed_gg.py",
+    "is_cut = (u if is_normalized else d * u) < _EPSILON",
+    "is_cut = d > 0",
+    _replay("fedgg"),
+  ),
+  Fault(
     "fedgg: a newcomer takes a direction",
     f"{_ALGORITHMS}fed_gg.py",
     "tf.where(client_state.is_known, p, x)",

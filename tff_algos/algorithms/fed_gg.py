@@ -16,6 +16,7 @@ import tensorflow as tf
 from tff_algos.algorithms import fed_avg
 from tff_algos.client_work import local_training, tree_math
 from tff_algos.client_work.model_update import model_update
+from tff_algos.errors import InputError
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model, Weights
 from tff_algos.templates import composer, rounds
@@ -49,6 +50,14 @@ class FedGGHparams(fed_avg.FedAvgHparams):
     low=0,
     tunable=True,
   )
+  first_step: str = hparam(
+    "none",
+    "The cosine loss's gradient where u = 0, for a fixed weight: none, 0; epsilon, as "
+    "PyTorch's cosine_similarity has it up to 1.11, -lambda D / 1e-8; "
+    "epsilon_normalized, as it has it since, -lambda D / (|D| 1e-8).",
+    source="derived, from PyTorch's formulas and Fig. 3",
+    choices=("none", "epsilon", "epsilon_normalized"),
+  )
   direction: str = hparam(
     "client_state",
     "Where a client takes the global model before the received one from: "
@@ -57,6 +66,18 @@ class FedGGHparams(fed_avg.FedAvgHparams):
     source="paper, Section 3 (non-persistent clients: client_state)",
     choices=("client_state", "broadcast"),
   )
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if self.first_step != "none" and self.weight != "fixed":
+      raise InputError(
+        f"first_step={self.first_step} is for weight=fixed: where u = 0, the adaptive "
+        "weight is 0."
+      )
+
+
+# Of PyTorch's cosine_similarity: what its denominators are at least.
+_EPSILON = 1e-8
 
 
 class _Remembered(NamedTuple):
@@ -83,7 +104,8 @@ def add_cosine_gradient(
   """The gradient with lambda times that of 1 - cos(D, u) added, u = w - x [derived].
 
   That is -(lambda / |u|) (D / |D| - cos u / |u|), with the adaptive weight
-  lambda = mu |u| |w(m-1) - w(m-2)| held constant. 0 where D or u is 0.
+  lambda = mu |u| |w(m-1) - w(m-2)| held constant. Where D or u is 0 it is 0, or what
+  `first_step` says.
 
   Args:
     gradient: The gradient of the local loss.
@@ -100,6 +122,12 @@ def add_cosine_gradient(
     strength = tf.math.divide_no_nan(h.fixed_weight, u)
   along_direction = tf.where(u > 0, tf.math.divide_no_nan(strength, d), 0.0)
   along_drift = tf.math.divide_no_nan(strength * cosine, u)
+  if h.first_step != "none":
+    is_normalized = h.first_step == "epsilon_normalized"
+    is_cut = (u if is_normalized else d * u) < _EPSILON
+    kick = tf.math.divide_no_nan(h.fixed_weight, _EPSILON * (d if is_normalized else 1.0))
+    along_direction = tf.where(is_cut, kick, along_direction)
+    along_drift = tf.where(is_cut, 0.0, along_drift)
   guided = tree_math.add_scaled(gradient, along_drift, drift)
   return tree_math.add_scaled(guided, -along_direction, direction.update)
 
