@@ -9,6 +9,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import urllib.error
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 # all that it imports is there; these variables would have each compile it anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# What a script starts with `&` ignores Ctrl-C, and so does all that it starts itself.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _INDEX = "https://pypi.org/simple/tensorflow-federated/"
 

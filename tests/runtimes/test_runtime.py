@@ -256,6 +256,31 @@ def test_beside_plain_tff(tmp_path):
   assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
 
 
+@pytest.mark.parametrize("name", ["TFF's own", "local_worker"])
+def test_workers_end_where_ctrl_c_is_ignored(tmp_path, name):
+  """As in what a script starts with `&`; they are ended by what Ctrl-C sends."""
+  program = """
+    import signal, sys
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    import numpy as np, tensorflow_federated as tff, time, tff_algos
+    sys.path.insert(0, sys.argv[1])
+    import test_runtime
+    add = tff.tensorflow.computation(lambda x: x + 1, np.int32)
+    if sys.argv[2] == "local_worker":
+      running = tff_algos.create_runtime("local_worker").install()
+    print(add(1), *test_runtime._own_workers(), flush=True)
+    start = time.monotonic()
+    if sys.argv[2] == "local_worker":
+      running.close()
+      assert time.monotonic() - start < 20
+  """
+  folder = os.path.dirname(os.path.abspath(__file__))
+  done = _run_python(program, tmp_path, folder, name)
+  assert done.returncode == 0, done.stderr
+  result, worker = map(int, done.stdout.split())
+  assert result == 2 and _ends(worker)
+
+
 def test_worker_runs_and_ends_with_its_runtime(tmp_path):
   log = str(tmp_path / "worker.log")
   with runtime.create_runtime("local_worker", worker_log=log) as running:

@@ -24,10 +24,11 @@ os.setpgrp()
 ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, {signal.SIGKILL:d})
 if os.getppid() != int(sys.argv[1]):
   sys.exit("The program that started this one has ended.")
-# A program that waits for signals blocks them, and Python ignores SIGPIPE; its children
-# are to do neither.
+# A program that waits for signals blocks them, Python ignores SIGPIPE, and what a script
+# starts with `&` SIGINT; its children are to do none of these.
 signal.pthread_sigmask(signal.SIG_SETMASK, ())
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.SIG_DFL)
 os.execv(sys.argv[2], sys.argv[2:])
 """
 # Its input ends with the process that holds the other end, however that ends.

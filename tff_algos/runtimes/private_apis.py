@@ -9,6 +9,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import signal
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -39,6 +41,12 @@ from tensorflow_federated.python.common_libs.serializable import (
 def _end_tffs_own_runtime() -> None:
   # TFF leaves that to the garbage collector, which comes too late: it prints a traceback,
   # and a worker outlives the program.
+  if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As what a script starts with `&` does, and its children: TFF's worker would not heed
+    # the SIGINT that is to end it, and TFF would wait for ever.
+    for found in gc.get_objects():
+      if isinstance(found, subprocess.Popen) and "worker_binary" in str(found.args):
+        found.kill()
   tff.test.set_no_default_context()
   gc.collect()
 
