@@ -2,12 +2,13 @@
 
   python experiments/benchmarks/growth.py FOLDER
 
-FOLDER is the `--out` of a benchmark of the workloads that grow (`clients_10`, and so on);
-growth.png is written into it.
+FOLDER holds the `--out` folders of benchmarks of the workloads that grow (`clients_10`,
+and so on); growth.png is written into it.
 """
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import sys
@@ -57,9 +58,11 @@ def draw(rows: list[dict[str, Any]]) -> figures.Figure:
 
 
 def main(folder: str) -> None:
-  """Draws what a benchmark's folder holds."""
-  with open(os.path.join(folder, "summary.jsonl")) as file:
-    rows = [json.loads(line) for line in file]
+  """Draws what the benchmarks in a folder have measured."""
+  rows = []
+  for path in sorted(glob.glob(os.path.join(folder, "*", "summary.jsonl"))):
+    with open(path) as file:
+      rows += map(json.loads, file)
   durable_files.save_picture(draw(rows), os.path.join(folder, "growth.png"))
 
 

@@ -36,7 +36,9 @@ def test_each_framework_has_its_points_in_order_of_size(tmp_path):
     {},
     {"bare": [[10_000, 5]]},
   ]
-  (tmp_path / "summary.jsonl").write_text("\n".join(map(json.dumps, rows)))
+  for name, some in (("one", rows[:3]), ("two", rows[3:])):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "summary.jsonl").write_text("\n".join(map(json.dumps, some)))
   growth.main(str(tmp_path))
   assert (tmp_path / "growth.png").stat().st_size > 10_000
 
