@@ -48,7 +48,9 @@ def draw(rows: list[dict[str, Any]]) -> figures.Figure:
         )
         if points:
           frame.plot(*zip(*points), marker="o", label=framework, **line_style(place))
-      frame.set(xscale="log", yscale="log")
+      frame.set_xscale("log")
+      if field == "median_seconds":
+        frame.set_yscale("log")
       frame.grid(alpha=0.3)
       if column == 0:
         frame.set_ylabel(measured)
