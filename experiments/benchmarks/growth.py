@@ -65,8 +65,12 @@ def main(folder: str) -> None:
   for path in sorted(glob.glob(os.path.join(folder, "*", "summary.jsonl"))):
     with open(path) as file:
       rows += map(json.loads, file)
+  if not rows:
+    sys.exit(f"{folder} holds no folder of a benchmark: give it that of several --out.")
   durable_files.save_picture(draw(rows), os.path.join(folder, "growth.png"))
 
 
 if __name__ == "__main__":
+  if len(sys.argv) != 2:
+    sys.exit("Give one folder, which holds those of benchmarks.")
   main(sys.argv[1])

@@ -230,7 +230,7 @@ _ROWS = (
 # Each multiplies one of these by ten, and leaves the others as they are.
 _GROWING = Workload(
   "",
-  "MNIST, one hidden layer of {r.width} units: {clients} x {r.num_examples} examples.",
+  "",
   "mlp.one_hidden_layer",
   _MNIST,
   num_clients=10,
@@ -243,10 +243,10 @@ _GROWING = Workload(
 def _growing(**grown: Any) -> Workload:
   row = _GROWING._replace(**grown)
   of_round = "" if row.clients_per_round is None else f"{row.clients_per_round} of "
-  description = row.description.format(
-    r=row, clients=f"{of_round}{row.num_clients:,} clients"
+  return row._replace(
+    description=f"MNIST, one hidden layer of {row.width} units: {of_round}"
+    f"{row.num_clients:,} clients x {row.num_examples} examples."
   )
-  return row._replace(description=description)
 
 
 # 795 weights for each unit of the hidden layer, and 10 more.

@@ -109,7 +109,7 @@ def test_clients_in_blocks(client, monkeypatch, tmp_path):
 
 
 def test_two_jobs_are_for_two_workers(client, on_cluster):
-  """Where the scheduler would have the one do both that has what is broadcast."""
+  """Also where one has what is broadcast; the scheduler alone may have it do both."""
   add = tff.tensorflow.computation(
     lambda v, n: tf.reduce_sum(v) + n, (tff.TensorType(np.int32, [1000]), np.int32)
   )

@@ -104,8 +104,9 @@ def add_cosine_gradient(
   """The gradient with lambda times that of 1 - cos(D, u) added, u = w - x [derived].
 
   That is -(lambda / |u|) (D / |D| - cos u / |u|), with the adaptive weight
-  lambda = mu |u| |w(m-1) - w(m-2)| held constant. Where D or u is 0 it is 0, or what
-  `first_step` says.
+  lambda = mu |u| |w(m-1) - w(m-2)| held constant. It is 0 where
+  D or u is 0, and what `first_step` says, unless that is none, where |D| |u| (epsilon) or
+  |u| (epsilon_normalized) is below 1e-8.
 
   Args:
     gradient: The gradient of the local loss.

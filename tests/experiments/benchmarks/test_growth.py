@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from experiments.benchmarks import growth, workloads
 
 
@@ -41,6 +43,12 @@ def test_each_framework_has_its_points_in_order_of_size(tmp_path):
     (tmp_path / name / "summary.jsonl").write_text("\n".join(map(json.dumps, some)))
   growth.main(str(tmp_path))
   assert (tmp_path / "growth.png").stat().st_size > 10_000
+
+
+def test_folder_without_benchmarks_is_one_sentence(tmp_path):
+  with pytest.raises(SystemExit, match="holds no folder of a benchmark"):
+    growth.main(str(tmp_path))
+  assert not list(tmp_path.iterdir())
 
 
 def test_sizes_are_what_names_say():
