@@ -27,9 +27,11 @@ from .algorithms.fed_gg import FedGGHparams as FedGGHparams
 from .algorithms.fed_gg import build_fed_gg as build_fed_gg
 from .algorithms.fed_opt import FedAdagradHparams as FedAdagradHparams
 from .algorithms.fed_opt import FedAdamHparams as FedAdamHparams
+from .algorithms.fed_opt import FedAvgMHparams as FedAvgMHparams
 from .algorithms.fed_opt import FedYogiHparams as FedYogiHparams
 from .algorithms.fed_opt import build_fed_adagrad as build_fed_adagrad
 from .algorithms.fed_opt import build_fed_adam as build_fed_adam
+from .algorithms.fed_opt import build_fed_avg_m as build_fed_avg_m
 from .algorithms.fed_opt import build_fed_yogi as build_fed_yogi
 from .algorithms.fed_prox import FedProxHparams as FedProxHparams
 from .algorithms.fed_prox import build_fed_prox as build_fed_prox

@@ -104,11 +104,11 @@ def _weights() -> Figure:
   }
   adaptive["mu = 0.01"] = _cell("cifar10", "0.5", "fedgg")
 
-  def fixed(name: str, **flags: Any) -> dict[str, Cell]:
+  def fixed(name: str = "", beta: str = "0.5", **flags: Any) -> dict[str, Cell]:
     return {
       f"lambda = {value:g}": _cell(
         "cifar10",
-        "0.5",
+        beta,
         "fedgg",
         f"_fixed{value:g}{name}",
         fedgg_weight="fixed",
@@ -118,14 +118,24 @@ def _weights() -> Figure:
       for value in (1e-7, 5e-8, 1e-8)
     }
 
-  kicked = fixed("_epsilon", fedgg_first_step="epsilon")
+  # What its numbers suggest the paper's program had, see `first_step`, and what that
+  # would be if it were no more than momentum.
+  def kicked(beta: str) -> dict[str, Cell]:
+    return {
+      **fixed("_epsilon", beta, fedgg_first_step="epsilon"),
+      "FedAvg": _cell("cifar10", beta, "fedavg"),
+      "server momentum 0.5": _cell(
+        "cifar10", beta, "fedavgm", "_0.5", fedavgm_server_momentum=0.5
+      ),
+    }
+
   return Figure(
     "FedGG, Figure 3: adaptive and fixed weight of the cosine loss, CIFAR-10, beta = 0.5",
     (
       Panel("adaptive weight", adaptive),
-      Panel("fixed weight", fixed("")),
-      # What its numbers suggest the paper's program had; see `first_step`.
-      Panel("fixed weight, PyTorch's first step", kicked),
+      Panel("fixed weight", fixed()),
+      Panel("fixed weight, PyTorch's first step", kicked("0.5")),
+      Panel("the same, beta = 0.1", kicked("0.1")),
     ),
     note=_NOTE,
   )

@@ -590,6 +590,25 @@ class FedAdagrad(_AdaptiveServer):
     return v + square
 
 
+class FedAvgM(FedAvg):
+  """FedAvg with momentum b at the server   [paper: Hsu et al. 2019].
+
+    v <- b v + Delta, x <- x + eta v    Delta = mean_S(w_i - x); v starts at 0
+
+  Attributes:
+    velocity: v.
+  """
+
+  def __init__(self, *args, server_momentum: float, **options):
+    super().__init__(*args, **options)
+    self.server_momentum = server_momentum
+    self.velocity = zeros_like(self.weights)
+
+  def _server(self, mean, states):
+    self.velocity = add(mean, self.velocity, self.server_momentum)
+    self.weights = add(self.weights, self.velocity, self.server_learning_rate)
+
+
 def cosine_loss(w: Weights, x: Weights, direction: Weights) -> float:
   """l_cos = 1 - <D, u> / (|D| |u|), u = w - x   [paper: FedGG, Eq. 8]."""
   u = subtract(w, x)

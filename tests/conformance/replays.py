@@ -82,6 +82,11 @@ def _fed_avg(model, weights, h, num_clients):
   return replay.FedAvg(model, weights, **_options(h))
 
 
+def _fed_avg_m(model, weights, h, num_clients):
+  momentum = h.server_momentum
+  return replay.FedAvgM(model, weights, server_momentum=momentum, **_options(h))
+
+
 def _fed_prox(model, weights, h, num_clients):
   return replay.FedProx(model, weights, mu=h.mu, **_options(h))
 
@@ -386,6 +391,12 @@ REPLAYS: Mapping[str, Row] = {
   "fedadam": _adaptive_row(replay.FedAdam, beta2=0.7),
   "fedyogi": _adaptive_row(replay.FedYogi, beta2=0.7),
   "fedadagrad": _adaptive_row(replay.FedAdagrad),
+  "fedavgm": Row(
+    _fed_avg_m,
+    _with(dict(plain={}, other=_OTHER, **_SERVER_RATE), dict(server_momentum=0.5)),
+    server_extra=lambda algorithm: algorithm.velocity,
+    size=1.0,
+  ),
   "fedgg": Row(
     _fed_gg,
     _with(

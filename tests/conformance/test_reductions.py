@@ -427,6 +427,27 @@ def test_first_step_of_the_adaptive_servers(federate, name, next_v):
   driver.assert_close(federation.round(clients).weights, expected)
 
 
+def test_fedavgm_without_momentum_is_fedavg(federate):
+  assert_same_runs(
+    federate("fedavgm", "mlp", server_momentum=0.0), federate("fedavg", "mlp")
+  )
+
+
+def test_fedavgm_is_fedavg_and_half_of_its_last_move(federate):
+  """x' = FedAvg(x) + b v, where v is the last move while eta_g = 1."""
+  momentum, plain = federate("fedavgm", server_momentum=0.5), federate("fedavg")
+  before, velocity = initial(momentum.problem), None
+  for clients in problems.ROUNDS:
+    weights = tff.learning.models.ModelWeights(tuple(before), ())
+    plain.state = plain.process.set_model_weights(plain.state, weights)
+    expected = plain.round(clients).weights
+    if velocity is not None:
+      expected = [e + 0.5 * v for e, v in zip(expected, velocity)]
+    after = momentum.round(clients).weights
+    driver.assert_close(after, expected)
+    velocity, before = [a - b for a, b in zip(after, before)], after
+
+
 def test_fedagg_estimates_then_temporal_weights_are_the_mean_while_everyone_takes_part(
   federate,
 ):

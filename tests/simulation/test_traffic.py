@@ -123,6 +123,8 @@ _EXPECTED = {
   # ... of FedAvg, tau, beta1, beta2
   "fedadam": _like_fed_avg(2 + 3),
   "fedyogi": _like_fed_avg(2 + 3),
+  # ... of FedAvg and server_momentum
+  "fedavgm": _like_fed_avg(2 + 1),
   # ... without beta2
   "fedadagrad": _like_fed_avg(2 + 2),
   # ... of FedAvg, mu, fixed_weight

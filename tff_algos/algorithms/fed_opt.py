@@ -1,9 +1,12 @@
-"""FedAdam, FedYogi and FedAdagrad: an adaptive optimizer at the server.
+"""FedAdam, FedYogi, FedAdagrad and FedAvgM: an optimizer at the server.
 
 Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: "Adaptive Federated
 Optimization", ICLR 2021, Algorithm 2. As printed there: no bias correction, tau outside
 the root, and v starts at tau^2. TFF's `build_adam` and `build_yogi` correct the bias and
 its `build_adagrad` divides by sqrt(v + epsilon), so they are other algorithms.
+
+Hsu, Qi, Brown: "Measuring the Effects of Non-Identical Data Distribution for Federated
+Visual Classification", 2019, for FedAvgM, momentum at the server.
 """
 
 from __future__ import annotations
@@ -88,6 +91,28 @@ class FedAdagradHparams(_AdaptiveHparams):
   )
 
 
+@dataclasses.dataclass(frozen=True)
+class FedAvgMHparams(WeightedLocalSgd):
+  """Hyper-parameters of FedAvgM."""
+
+  server_learning_rate: float = hparam(
+    1.0,
+    "How far the server moves along its velocity (eta_g).",
+    source="paper, Hsu et al. 2019 (1)",
+    low=0,
+    open_low=True,
+    tunable=True,
+  )
+  server_momentum: float = hparam(
+    0.9,
+    "How much of its velocity the server keeps (beta); 0 is FedAvg.",
+    source="paper, Hsu et al. 2019, one of those tried",
+    low=0,
+    high=1,
+    tunable=True,
+  )
+
+
 def build_fed_adam(
   model: Model,
   hparams: FedAdamHparams = FedAdamHparams(),
@@ -154,11 +179,6 @@ def build_adaptive(
     second = tuple(tf.fill(w.shape, hparams.tau**2) for w in model.initial_weights)
     return OrderedDict(first_moment=first, second_moment=second)
 
-  def client_update(received, client_state, examples, seed, h):
-    start = received["model"]
-    result = local_training.train_client(model, start, examples, h, seed)
-    return model_update(h.client_weighting, start, result, examples, client_state)
-
   def server_update(variables, aggregate, num_clients, h):
     del num_clients
     delta = aggregate["model"]
@@ -175,6 +195,53 @@ def build_adaptive(
       model=tree_math.add_scaled(variables.model, h.server_learning_rate, direction),
       extra=OrderedDict(first_moment=first, second_moment=second),
     )
+
+  return _compose(model, hparams, server_update, init_server, model_aggregator)
+
+
+def build_fed_avg_m(
+  model: Model,
+  hparams: FedAvgMHparams = FedAvgMHparams(),
+  *,
+  model_aggregator: Optional[rounds.AggregationFactory] = None,
+) -> StatefulProcess:
+  """Builds FedAvgM: with Delta = mean(w_i - x), v <- beta v + Delta, x <- x + eta_g v.
+
+  v starts at 0 [paper].
+
+  Args:
+    model: The model to train.
+    hparams: The hyper-parameters.
+    model_aggregator: Replaces the weighted mean of the updates.
+  """
+
+  def init_server():
+    return tree_math.zeros_like(model.initial_weights)
+
+  def server_update(variables, aggregate, num_clients, h):
+    del num_clients
+    velocity = tree_math.add_scaled(
+      aggregate["model"], h.server_momentum, variables.extra
+    )
+    moved = tree_math.add_scaled(variables.model, h.server_learning_rate, velocity)
+    return rounds.ServerVariables(moved, velocity)
+
+  return _compose(model, hparams, server_update, init_server, model_aggregator)
+
+
+def _compose(
+  model: Model,
+  hparams: WeightedLocalSgd,
+  server_update: rounds.ServerUpdate,
+  init_server: Callable[[], rounds.Parts],
+  model_aggregator: Optional[rounds.AggregationFactory],
+) -> StatefulProcess:
+  """FedAvg's clients with a server update of their mean that keeps variables."""
+
+  def client_update(received, client_state, examples, seed, h):
+    start = received["model"]
+    result = local_training.train_client(model, start, examples, h, seed)
+    return model_update(h.client_weighting, start, result, examples, client_state)
 
   return composer.compose_process(
     model,
@@ -206,5 +273,12 @@ ALGORITHMS = (
     FedAdagradHparams,
     "FedAvg's clients, Adagrad at the server.",
     "Reddi et al., ICLR 2021",
+  ),
+  Algorithm(
+    "fedavgm",
+    build_fed_avg_m,
+    FedAvgMHparams,
+    "FedAvg's clients, momentum at the server.",
+    "Hsu et al., 2019",
   ),
 )
