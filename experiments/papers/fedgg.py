@@ -42,6 +42,31 @@ def _cell(data: str, beta: str, algorithm: str, suffix: str = "", **flags: Any) 
   return Cell(name, algorithm, task, _ROUNDS, {"partition": _split(beta), **flags})
 
 
+def _fixed(beta: str, value: float, first_step: str = "none") -> Cell:
+  """FedGG with a fixed weight, and what the first step makes of it."""
+  flags: dict[str, Any] = {"fedgg_weight": "fixed", "fedgg_fixed_weight": value}
+  suffix = f"_fixed{value:g}"
+  if first_step != "none":
+    flags["fedgg_first_step"] = first_step
+    suffix += f"_{first_step}"
+  return _cell("cifar10", beta, "fedgg", suffix, **flags)
+
+
+def _momentum(beta: str) -> Cell:
+  return _cell("cifar10", beta, "fedavgm", "_0.5", fedavgm_server_momentum=0.5)
+
+
+def _beside_the_paper(beta: str) -> dict[str, Cell]:
+  """What the paper's program may have had, and what that would be as mere momentum.
+
+  The fixed weight is the best of the paper's Figure 3; see `FedGGHparams.first_step`.
+  """
+  return {
+    "fedgg, 5e-8 with PyTorch's first step": _fixed(beta, 5e-8, "epsilon"),
+    "fedavgm, momentum 0.5": _momentum(beta),
+  }
+
+
 def _accuracy(table: str, beta: str) -> Table:
   rows = [
     Row(
@@ -51,6 +76,8 @@ def _accuracy(table: str, beta: str) -> Table:
     )
     for row in paper_numbers("fedgg_accuracy.csv", table)
   ]
+  beside = _beside_the_paper(beta).items()
+  rows += [Row((_NAMES["cifar10"], name), (cell,)) for name, cell in beside]
   return Table(
     f"FedGG, Table {table}: best test accuracy, beta = {beta}",
     ("data", "algorithm"),
@@ -73,6 +100,11 @@ def _rounds(table: str, beta: str) -> Table:
     )
     for row in paper_numbers("fedgg_rounds.csv", table)
   ]
+  fed_avg = _cell("cifar10", beta, "fedavg")
+  rows += [
+    Row((_NAMES["cifar10"], name), (cell,), reference=fed_avg)
+    for name, cell in _beside_the_paper(beta).items()
+  ]
   return Table(
     f"FedGG, Table {table}: rounds to FedAvg's last accuracy, beta = {beta}",
     ("data", "algorithm"),
@@ -89,7 +121,10 @@ def _curves() -> Figure:
   panels = [
     Panel(
       f"{_NAMES[data]}, beta = {beta}",
-      {algorithm: _cell(data, beta, algorithm) for algorithm in _ALGORITHMS},
+      {
+        **{algorithm: _cell(data, beta, algorithm) for algorithm in _ALGORITHMS},
+        **(_beside_the_paper(beta) if data == "cifar10" else {}),
+      },
     )
     for beta in ("0.5", "0.1")
     for data in _TASKS
@@ -104,38 +139,21 @@ def _weights() -> Figure:
   }
   adaptive["mu = 0.01"] = _cell("cifar10", "0.5", "fedgg")
 
-  def fixed(name: str = "", beta: str = "0.5", **flags: Any) -> dict[str, Cell]:
+  def fixed(first_step: str = "none") -> dict[str, Cell]:
     return {
-      f"lambda = {value:g}": _cell(
-        "cifar10",
-        beta,
-        "fedgg",
-        f"_fixed{value:g}{name}",
-        fedgg_weight="fixed",
-        fedgg_fixed_weight=value,
-        **flags,
-      )
+      f"lambda = {value:g}": _fixed("0.5", value, first_step)
       for value in (1e-7, 5e-8, 1e-8)
     }
 
-  # What its numbers suggest the paper's program had, see `first_step`, and what that
-  # would be if it were no more than momentum.
-  def kicked(beta: str) -> dict[str, Cell]:
-    return {
-      **fixed("_epsilon", beta, fedgg_first_step="epsilon"),
-      "FedAvg": _cell("cifar10", beta, "fedavg"),
-      "server momentum 0.5": _cell(
-        "cifar10", beta, "fedavgm", "_0.5", fedavgm_server_momentum=0.5
-      ),
-    }
-
+  kicked = fixed("epsilon")
+  kicked["FedAvg"] = _cell("cifar10", "0.5", "fedavg")
+  kicked["server momentum 0.5"] = _momentum("0.5")
   return Figure(
     "FedGG, Figure 3: adaptive and fixed weight of the cosine loss, CIFAR-10, beta = 0.5",
     (
       Panel("adaptive weight", adaptive),
       Panel("fixed weight", fixed()),
-      Panel("fixed weight, PyTorch's first step", kicked("0.5")),
-      Panel("the same, beta = 0.1", kicked("0.1")),
+      Panel("fixed weight, PyTorch's first step", kicked),
     ),
     note=_NOTE,
   )
