@@ -48,6 +48,7 @@ class Config:
     held_out_clients: How many clients never train.
     eval_clients_every: Rounds between evaluations on the clients' own examples; 0: none.
     personalize_steps: Steps that a client takes for itself in these; 0: none.
+    loss_epsilon: The loss is -log(p + loss_epsilon), p the label's probability.
     learning_rate_schedule: As `schedules.parse` takes it, the rounds of a cosine filled
       in; None: the learning rate stays.
     aggregator: What aggregates the model's part of the messages, as
@@ -93,6 +94,7 @@ class Config:
   held_out_clients: int = 0
   eval_clients_every: int = 0
   personalize_steps: int = 0
+  loss_epsilon: float = 0.0
   learning_rate_schedule: Optional[str] = None
   aggregator: Optional[str] = None
   norm_limit: Optional[float] = None
@@ -208,6 +210,8 @@ def make_config(
       f"There is no runtime {config.runtime!r}: choose one of "
       f"{', '.join(runtimes.DESCRIPTIONS)}."
     )
+  if not 0 <= config.loss_epsilon < 1:
+    raise InputError(f"loss_epsilon must be in [0, 1); found {config.loss_epsilon:g}.")
   target = config.target_accuracy
   if target is not None and not 0 < target <= 1:
     raise InputError(f"target_accuracy must be in (0, 1]; found {target:g}.")

@@ -108,6 +108,7 @@ def load(config: Config) -> tasks_registry.LoadedTask:
       num_clients=config.num_clients,
       partition_seed=config.partition_seed,
       model_seed=config.seed,
+      loss_epsilon=config.loss_epsilon,
     )
   except OSError as error:  # Of the user's files.
     if error.errno in durable_files.DISK_ERRORS:

@@ -168,6 +168,14 @@ def define() -> None:
     "after.",
     **place,
   )
+  flags.DEFINE_float(
+    "loss_epsilon",
+    0.0,
+    "The task's cross-entropy, -log(p) for p the probability of the label, becomes "
+    "-log(p + loss_epsilon): what is all but impossible to the model pulls no more. "
+    "FedReg's authors have 1e-12, and 1e-30 in FedReg [code]. At least 0, less than 1.",
+    **place,
+  )
   flags.DEFINE_string(
     "learning_rate_schedule",
     None,

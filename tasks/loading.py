@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import sys
 import tempfile
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
@@ -29,6 +30,7 @@ def load(
   num_clients: Optional[int],
   partition_seed: int,
   model_seed: int,
+  loss_epsilon: float = 0.0,
 ) -> LoadedTask:
   """Loads data and model and puts the clients' examples on disk, or finds them there.
 
@@ -41,6 +43,7 @@ def load(
     num_clients: N, the number of clients; None: as many as the data have groups.
     partition_seed: The split's seed.
     model_seed: The seed of the initial weights.
+    loss_epsilon: As of `make_model`.
 
   Raises:
     DataMissingError: The data are not on this machine; the message says how to get them.
@@ -62,7 +65,7 @@ def load(
   )
   keras_model = task.build_keras_model(data.train_x.shape[1:], data.num_classes)
   keras.reinitialize(keras_model, model_seed)
-  model = task.make_model(keras_model, spec)
+  model = make_model(task, keras_model, spec, loss_epsilon)
   _check_outputs(model, data)
   return LoadedTask(
     model=model,
@@ -73,6 +76,41 @@ def load(
     left_over=len(split.left_over),
     note=data.note,
     layers=layers.describe_layers(keras_model),
+  )
+
+
+def make_model(
+  task: Task, keras_model: Any, spec: ExampleSpec, loss_epsilon: float
+) -> Model:
+  """A Keras model with the task's loss and metrics.
+
+  Args:
+    task: The task.
+    keras_model: The model.
+    spec: Of its examples.
+    loss_epsilon: Of `functional.FadingCrossEntropy`, which replaces cross-entropy; 0:
+      the loss is the task's.
+
+  Raises:
+    InputError: It is more than 0, and the task's loss is no cross-entropy of a label for
+      each example.
+  """
+  from tff_algos.models import functional
+
+  model = task.make_model(keras_model, spec)
+  if not loss_epsilon:
+    return model
+  losses, targets = model.example_losses, model.soft_targets
+  plain = functional.sparse_cross_entropy, functional.soft_cross_entropy
+  if targets is None or (losses, targets.losses) != plain:
+    raise InputError(
+      "loss_epsilon changes the cross-entropy of one label for each example, and the "
+      f"loss of {task.name} is another: leave it out."
+    )
+  return dataclasses.replace(
+    model,
+    example_losses=functional.FadingCrossEntropy(loss_epsilon),
+    soft_targets=None,
   )
 
 

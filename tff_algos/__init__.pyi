@@ -70,6 +70,7 @@ from .errors import WorkerLostError as WorkerLostError
 from .hyper_parameters import HyperParameters as HyperParameters
 from .hyper_parameters import hparam as hparam
 from .models.functional import ExampleSpec as ExampleSpec
+from .models.functional import FadingCrossEntropy as FadingCrossEntropy
 from .models.functional import Model as Model
 from .models.functional import SoftTargets as SoftTargets
 from .models.keras import from_keras as from_keras

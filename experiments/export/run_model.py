@@ -14,6 +14,7 @@ from experiments import preparation
 from experiments.config import Config, make_config
 from experiments.export import keras_files
 from experiments.run_folder.folder import read_manifest
+from tasks import loading
 from tasks import registry as tasks_registry
 from tasks.registry import LoadedTask
 from tff_algos import to_keras
@@ -139,7 +140,8 @@ def read_functions(
       f"{spec.x.dtype.name} {tuple(spec.x.shape)}: name the run's own by --data_dir."
     )
   # It has the preprocessing in itself.
-  model = tasks_registry.get(config.task).make_model(keras_model, spec)
+  task = tasks_registry.get(config.task)
+  model = loading.make_model(task, keras_model, spec, config.loss_epsilon)
   model = dataclasses.replace(model, preprocess=lambda x: x)
   return RunFunctions(model, model.initial_weights, path)
 

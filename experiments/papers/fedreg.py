@@ -122,8 +122,11 @@ _NOTE = (
   "C = 1 [paper, Appendix B.4]. For Landmarks the paper prints no batch size, no gamma "
   "and no eta_s: 30, 0.5 and 0.1 [code]. Pictures are in 0..1 and as they are; the "
   "authors' program standardizes, crops and mirrors colour pictures [code], so that "
-  "eta_s is in other units there."
+  "eta_s is in other units there. The loss is -log(p + epsilon), epsilon 1e-12, and "
+  "1e-30 in FedReg [code]."
 )
+# Of p in the loss of the authors' models, and of their first program of FedReg [code].
+_EPSILON, _EPSILON_OF_FEDREG = 1e-12, 1e-30
 
 
 def _cell(setting: _Setting, algorithm: str, suffix: str = "", **changed: Any) -> Cell:
@@ -141,6 +144,7 @@ def _cell(setting: _Setting, algorithm: str, suffix: str = "", **changed: Any) -
   if algorithm.endswith("dpsgd"):
     own["noise_multiplier"] = setting.noise
   options = {f"{algorithm}_{name}": value for name, value in {**own, **changed}.items()}
+  options["loss_epsilon"] = _EPSILON_OF_FEDREG if plain == "fedreg" else _EPSILON
   if plain in setting.rates:
     options["learning_rate"] = setting.rates[plain]
   name = f"{setting.task}_{algorithm}{suffix}"

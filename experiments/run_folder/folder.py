@@ -42,6 +42,9 @@ FREE_SETTINGS = frozenset(
   )
 )
 
+# What a folder that does not name it was made with: an older version wrote it.
+_BEFORE: Mapping[str, Any] = {"flags.loss_epsilon": 0.0}
+
 
 class RunFolder:
   """One folder, whether or not it is there yet.
@@ -83,7 +86,7 @@ class RunFolder:
 
     Args:
       manifest: Headings to settings; what the folder does not have of them, because an
-        older version wrote it, is not compared.
+        older version wrote it, is not compared, unless that can have been one thing only.
       free: Settings, as heading.name, that may differ.
 
     Raises:
@@ -211,9 +214,10 @@ def differences(
     if not isinstance(settings, dict) or not isinstance(before, dict):
       continue
     for name, value in settings.items():
-      if f"{heading}.{name}" in free or name not in before or before[name] == value:
-        continue
-      found += _narrowed(name, before[name], value)
+      key = f"{heading}.{name}"
+      old = before.get(name, _BEFORE.get(key, value))
+      if key not in free and old != value:
+        found += _narrowed(name, old, value)
   return found
 
 

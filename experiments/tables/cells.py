@@ -88,6 +88,7 @@ def _read(cell: Cell, seed: int, settings: Settings) -> Optional[reading.Run]:
   defaults = {
     "partition": task.partition,
     "partition_seed": 0,
+    "loss_epsilon": 0.0,
     "clients_per_round": cohort,
     "eval_every": 1,
     "seed": seed,

@@ -28,6 +28,7 @@ _ALL = (
   *("--learning_rate=0.1", "--learning_rate_schedule=cosine:final=0.1"),
   *("--held_out_clients=2", "--eval_clients_every=2", "--personalize_steps=3"),
   *("--patience=100", "--aggregator=robust", "--norm_limit=1000"),
+  "--loss_epsilon=0.01",
 )
 _SPREAD = ("p10", "p50", "p90", "worst")
 
@@ -84,6 +85,7 @@ def test_manifest_and_summary_have_it_too(unbroken):
   config, summary = (read_json(run_dir / f"{n}.json") for n in ("config", "summary"))
   assert config["flags"]["learning_rate_schedule"] == "cosine:final=0.1,rounds=5"
   assert config["flags"]["dropout"] == 0.3
+  assert config["flags"]["loss_epsilon"] == 0.01
   # Of 8 clients with 5 examples each.
   assert config["data"]["clients"] == 8
   assert config["data"]["training"] == {"num_clients": 6, "num_examples": 30}
@@ -132,6 +134,7 @@ def test_run_that_has_reached_its_target_has_ended_and_can_go_on(
   [
     ("--dropout=0.2", "dropout=0.3, not 0.2"),
     ("--held_out_clients=1", "held_out_clients=2, not 1"),
+    ("--loss_epsilon=0.02", "loss_epsilon=0.01, not 0.02"),
     ("--learning_rate_schedule=exponential:decay=0.9", "learning_rate_schedule="),
   ],
 )
@@ -164,6 +167,11 @@ _MISTAKES = {
   "rate that falls to 0": (
     ["--learning_rate_schedule=exponential:decay=1e-30", "--rounds=9"],
     ["round 3 of 9", "must be > 0"],
+  ),
+  "no epsilon": (["--loss_epsilon=1"], ["loss_epsilon must be in [0, 1)", "1"]),
+  "epsilon of another loss": (
+    ["--loss_epsilon=1e-12", "--task=own_tasks:own_loss"],
+    ["loss_epsilon", "the loss of own is another"],
   ),
   "what the model does not measure": (["--stop_at=f1:0.9"], ["f1", "loss, accuracy"]),
 }

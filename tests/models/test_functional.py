@@ -229,3 +229,121 @@ def test_sequence_loss_has_no_soft_targets_by_itself():
   weights = (np.zeros((2, 3), np.float32),)
   model = _model(weights, ("a",), example_losses=functional.sequence_cross_entropy)
   assert model.soft_targets is None
+
+
+# --- Cross-entropy that fades -----------------------------------------------------------
+
+_EPSILONS = pytest.mark.parametrize("epsilon", [1e-30, 1e-12, 1e-3, 0.5])
+# Of the label before that of three other classes, so that p is from 1 to e^-1e6.
+_AHEAD = np.array([30.0, 5, 0.3, -1, -6, -20, -27.6, -28, -40, -69, -80, -1e3, -1e6])
+
+
+def _far_apart() -> tuple[np.ndarray, np.ndarray]:
+  """Labels (13,) and logits (13, 4)."""
+  logits = np.tile([0.0, 0.2, -0.5, -0.1], (len(_AHEAD), 1))
+  labels = np.arange(len(_AHEAD), dtype=np.int32) % 4
+  logits[np.arange(len(_AHEAD)), labels] += _AHEAD
+  return labels, logits.astype(np.float32)
+
+
+def _loss_and_gradient(losses_of, of, logits):
+  x = tf.constant(logits)
+  with tf.GradientTape() as tape:
+    tape.watch(x)
+    losses = losses_of(tf.constant(of), x)
+  return losses.numpy(), tape.gradient(losses, x).numpy()
+
+
+def _faded(log_p, epsilon):
+  """-log(p + epsilon), for p below what a float64 holds as well."""
+  return -np.logaddexp(log_p, np.log(epsilon))
+
+
+@_EPSILONS
+def test_fading_loss_is_minus_the_logarithm_of_p_and_epsilon(epsilon):
+  labels, logits = _far_apart()
+  log_p = _log_softmax(logits)[np.arange(len(labels)), labels]
+  losses, gradient = _loss_and_gradient(
+    functional.FadingCrossEntropy(epsilon), labels, logits
+  )
+  np.testing.assert_allclose(losses, _faded(log_p, epsilon), rtol=1e-5, atol=1e-12)
+  # By the formula, p / (p + epsilon) (softmax - one hot).
+  share = 1 / (1 + np.exp(np.minimum(np.log(epsilon) - log_p, 700)))
+  slope = np.exp(_log_softmax(logits)) - np.eye(4)[labels]
+  expected = share[:, np.newaxis] * slope
+  np.testing.assert_allclose(gradient, expected, rtol=2e-5, atol=1e-7)
+  assert np.abs(gradient[-2:]).max() == 0 < np.abs(gradient[0]).max()
+
+
+@_EPSILONS
+def test_gradient_of_the_fading_loss_is_that_of_central_differences(epsilon):
+  labels, logits = _far_apart()
+  _, gradient = _loss_and_gradient(functional.FadingCrossEntropy(epsilon), labels, logits)
+  for k in range(4):
+    there, back = logits.astype(np.float64), logits.astype(np.float64)
+    there[:, k] += 1e-5
+    back[:, k] -= 1e-5
+    rows = np.arange(len(labels))
+    losses = [_faded(_log_softmax(z)[rows, labels], epsilon) for z in (there, back)]
+    expected = (losses[0] - losses[1]) / 2e-5
+    # Losses of the logits' own size cancel; where they do not fade, none is larger.
+    np.testing.assert_allclose(gradient[:, k], expected, atol=2e-5)
+
+
+def test_fading_gradient_far_below_epsilon_is_p_over_epsilon():
+  """Where p is 1e-6 of epsilon, what is left of the gradient is right to 5 digits."""
+  logits = np.array([[np.log(1e-18), 0.0]], np.float32)
+  _, gradient = _loss_and_gradient(
+    functional.FadingCrossEntropy(1e-12), np.zeros(1, np.int32), logits
+  )
+  np.testing.assert_allclose(gradient, [[-1e-6, 1e-6]], rtol=2e-5)
+
+
+@pytest.mark.parametrize("size", [1e3, 1e15, 1e37])
+def test_fading_loss_of_huge_logits_is_minus_the_logarithm_of_epsilon(size):
+  logits = np.array([[-size, 0.0, size], [size, 0.0, -size]], np.float32)
+  labels = np.zeros(2, np.int32)
+  one_hot = np.eye(3, dtype=np.float32)[labels]
+  losses = functional.FadingCrossEntropy(1e-12)
+  for losses_of, of in ((losses, labels), (losses.of_soft_targets, one_hot)):
+    values, gradient = _loss_and_gradient(losses_of, of, logits)
+    np.testing.assert_allclose(values, [12 * np.log(10), 0], rtol=1e-6, atol=1e-11)
+    np.testing.assert_array_equal(gradient, 0)
+
+
+@_EPSILONS
+def test_fading_loss_of_soft_targets(epsilon):
+  _, logits = _far_apart()
+  targets = np.random.default_rng(3).dirichlet(np.ones(4), size=len(logits))
+  log_p = _log_softmax(logits)
+  expected = (targets * _faded(log_p, epsilon)).sum(axis=1)
+  losses_of = functional.FadingCrossEntropy(epsilon).of_soft_targets
+  losses, gradient = _loss_and_gradient(losses_of, targets.astype(np.float32), logits)
+  np.testing.assert_allclose(losses, expected, rtol=1e-5)
+  weight = targets / (1 + np.exp(np.minimum(np.log(epsilon) - log_p, 700)))
+  by_logits = np.exp(log_p) * weight.sum(axis=1, keepdims=True) - weight
+  np.testing.assert_allclose(gradient, by_logits, rtol=2e-5, atol=1e-6)
+
+
+def test_fading_loss_has_a_second_derivative():
+  """s = p / (p + epsilon) has slope s (1 - s) d log p: with two classes, of one logit."""
+  epsilon, z = 0.05, tf.constant([[-2.0, 0.0], [-4.0, 0.0]])
+  with tf.GradientTape() as outer:
+    outer.watch(z)
+    with tf.GradientTape() as inner:
+      inner.watch(z)
+      losses = functional.FadingCrossEntropy(epsilon)(tf.constant([0, 0]), z)
+    gradient = inner.gradient(losses, z)[:, 0]
+  found = outer.gradient(gradient, z)[:, 0]
+  p = 1 / (1 + np.exp(-z[:, 0].numpy()))
+  s = p / (p + epsilon)
+  expected = -s * (1 - s) * (1 - p) ** 2 + s * p * (1 - p)
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_model_with_a_fading_loss_has_its_soft_targets_and_labels():
+  losses = functional.FadingCrossEntropy(1e-3)
+  model = _model(*_WEIGHTS, example_losses=losses)
+  assert model.soft_targets.of is tf.nn.softmax
+  assert model.soft_targets.losses == losses.of_soft_targets
+  assert model.labels() == range(3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 
@@ -13,6 +14,7 @@ from tasks import registry
 from tasks.datasets import dataset, digits
 from tff_algos import client_data, partitions
 from tff_algos.errors import InputError
+from tff_algos.models import functional, keras
 from tff_algos.models.functional import ExampleSpec
 
 
@@ -351,3 +353,33 @@ def test_what_cannot_be_used_is_refused_before_anything_is_written(
     _load(cache, _own_task(**changes), **options)
   assert "\n" not in str(caught.value)
   assert not cache.exists()
+
+
+# --- The loss ---------------------------------------------------------------------------
+
+
+def test_epsilon_is_of_the_models_loss_and_0_leaves_it_alone(tmp_path):
+  plain, faded = (_load(tmp_path, loss_epsilon=e).model for e in (0.0, 1e-3))
+  assert plain.example_losses is functional.sparse_cross_entropy
+  assert plain.soft_targets.losses is functional.soft_cross_entropy
+  assert faded.example_losses == functional.FadingCrossEntropy(1e-3)
+  assert faded.soft_targets.losses == faded.example_losses.of_soft_targets
+  assert faded.metrics.keys() == plain.metrics.keys()
+  for a, b in zip(plain.initial_weights, faded.initial_weights):
+    np.testing.assert_array_equal(a, b)
+
+
+def _own_targets(keras_model, spec):
+  targets = functional.SoftTargets(tf.nn.softmax, lambda targets, logits: targets[:, 0])
+  return dataclasses.replace(keras.from_keras(keras_model, spec), soft_targets=targets)
+
+
+def _own_loss(keras_model, spec):
+  return keras.from_keras(keras_model, spec, loss=lambda y, logits: logits[:, 0])
+
+
+@pytest.mark.parametrize("make_model", [_own_targets, _own_loss])
+def test_epsilon_of_another_loss_is_refused(tmp_path, make_model):
+  task = registry.get("digits_cnn")._replace(make_model=make_model)
+  with pytest.raises(InputError, match="the loss of digits_cnn is another"):
+    _load(tmp_path, task, loss_epsilon=1e-3)

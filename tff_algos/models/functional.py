@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Optional, Union
@@ -81,6 +82,37 @@ def soft_cross_entropy(targets: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
   return -tf.reduce_sum(targets * tf.nn.log_softmax(logits), axis=-1)
 
 
+@dataclasses.dataclass(frozen=True)
+class FadingCrossEntropy:
+  """-log(p + epsilon) in nats, p what the softmax gives the label [code, FedReg's].
+
+  Its gradient is p / (p + epsilon) times that of cross-entropy [derived]: examples that a
+  model holds to be next to impossible pull no more, and no loss is above -log(epsilon).
+
+  Attributes:
+    epsilon: More than 0 and less than 1.
+  """
+
+  epsilon: float
+
+  def __call__(self, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """The loss of each example: int labels (B,), logits (B, C) -> (B,)."""
+    return self._faded(sparse_cross_entropy(labels, logits))
+
+  def of_soft_targets(self, targets: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """-sum_c t_c log(p_c + epsilon): probabilities (B, C), logits (B, C) -> (B,)."""
+    faded = self._faded(-tf.nn.log_softmax(logits))
+    return tf.reduce_sum(targets * faded, axis=-1)
+
+  def _faded(self, loss: tf.Tensor) -> tf.Tensor:
+    """-log(exp(-loss) + epsilon), by whichever form cancels nothing."""
+    highest = -math.log(self.epsilon)
+    over = loss - highest
+    return tf.where(
+      over < 0, loss - tf.nn.softplus(over), highest - tf.nn.softplus(-over)
+    )
+
+
 def scale_pictures(x: tf.Tensor) -> tf.Tensor:
   """uint8 0..255 -> float32 0..1; other dtypes are cast to float32 as they are."""
   scale = 1 / 255 if x.dtype == tf.uint8 else 1.0
@@ -104,7 +136,8 @@ class Model:
       totals over the sum of all counts, such as an accuracy over characters.
     preprocess: Stored batch -> float batch, applied after the batch is drawn.
     soft_targets: For algorithms that train on the model's own predictions; default:
-      softmax and cross-entropy where `example_losses` is `sparse_cross_entropy`.
+      softmax and cross-entropy where `example_losses` is `sparse_cross_entropy`, or a
+      `FadingCrossEntropy`, whose epsilon it then has.
     keras_source: For `to_keras`: what `from_keras` made the model of; None where it was
       made otherwise.
   """
@@ -122,8 +155,13 @@ class Model:
   keras_source: Any = None
 
   def __post_init__(self) -> None:
-    if self.soft_targets is None and self.example_losses is sparse_cross_entropy:
-      targets = SoftTargets(tf.nn.softmax, soft_cross_entropy)
+    losses, of_soft_targets = self.example_losses, None
+    if losses is sparse_cross_entropy:
+      of_soft_targets = soft_cross_entropy
+    elif isinstance(losses, FadingCrossEntropy):
+      of_soft_targets = losses.of_soft_targets
+    if self.soft_targets is None and of_soft_targets is not None:
+      targets = SoftTargets(tf.nn.softmax, of_soft_targets)
       object.__setattr__(self, "soft_targets", targets)
     if len(self.initial_weights) != len(self.weight_names):
       raise InputError(
@@ -144,9 +182,10 @@ class Model:
     Returns:
       0..C-1, from -1 on for sequences; None where the loss is not of this module.
     """
-    if self.example_losses is sparse_cross_entropy:
+    losses = self.example_losses
+    if losses is sparse_cross_entropy or isinstance(losses, FadingCrossEntropy):
       lowest = 0
-    elif self.example_losses is sequence_cross_entropy:
+    elif losses is sequence_cross_entropy:
       lowest = -1
     else:
       return None

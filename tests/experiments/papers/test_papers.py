@@ -117,16 +117,25 @@ def test_some_settings_of_the_papers(items):
     "fedreg_gamma": 0.5,
     "fedreg_pseudo_step": 0.1,
     "learning_rate": 0.1,
+    "loss_epsilon": 1e-30,
   }
   # The weight 0.001 is of |w - x|^2, our mu of half of it.
-  assert by_name["fedreg", "mnist_two_class_fedprox"].flags == {"fedprox_mu": 0.002}
+  assert by_name["fedreg", "mnist_two_class_fedprox"].flags == {
+    "fedprox_mu": 0.002,
+    "loss_epsilon": 1e-12,
+  }
   mg = by_name["fedreg", "emnist_digits_one_class_fedreg_mg"].flags
-  assert mg == {"fedreg_mg_gamma": 0.4, "fedreg_mg_pseudo_step": 0.03}
+  assert mg == {
+    "fedreg_mg_gamma": 0.4,
+    "fedreg_mg_pseudo_step": 0.03,
+    "loss_epsilon": 1e-30,
+  }
   dp = by_name["fedreg", "covid_ct_cnn10_fedcurv_dpsgd"].flags
   assert dp == {
     "fedcurv_dpsgd_curvature": 0.001,
     "fedcurv_dpsgd_noise_multiplier": 0.001,
     "learning_rate": 0.001,
+    "loss_epsilon": 1e-12,
   }
   cell = by_name["fedagg", "cifar10_cnn3_dir0.6_100_fedadam"]
   assert (cell.rounds, cell.flags["learning_rate"]) == (100, 0.1)

@@ -127,6 +127,12 @@ def test_what_an_older_version_did_not_write_is_not_compared(begun):
   assert begun.check(_changed("data", client_files="0123"))
 
 
+def test_what_an_older_version_can_have_had_alone_is_compared(begun):
+  assert begun.check(_changed("flags", loss_epsilon=0.0))
+  with pytest.raises(InputError, match=r"with loss_epsilon=0.0, not 0.1: "):
+    begun.check(_changed("flags", loss_epsilon=0.1))
+
+
 @pytest.mark.parametrize(
   "before, now, differences",
   [

@@ -51,13 +51,18 @@ def test_every_run_is_shown(runs, read_table):
 @pytest.mark.parametrize("paper", _PAPERS)
 def test_runs_of_a_paper_are_those_of_its_cells(paper):
   """A cell's settings are still those that its run was made with."""
-  out = _RESULTS / paper
-  settings = Settings(str(out))
   groups = _PAPERS[paper].build()
   cells = {
     c.name: c for group in groups for item in group.values() for c in cells_of(item)
   }
-  there = [cell for name, cell in cells.items() if (out / "runs" / name).is_dir()]
-  assert there
-  for cell in there:
-    assert curves_of(cell, settings) or unfinished([cell], settings), cell.name
+  found = 0
+  # The runs of FedReg's cells that were made before these had its authors' loss.
+  for folder, without in ((paper, ""), (f"{paper}/plain_loss", "loss_epsilon")):
+    settings = Settings(str(_RESULTS / folder))
+    for name, cell in cells.items():
+      if (_RESULTS / folder / "runs" / name).is_dir():
+        flags = {flag: value for flag, value in cell.flags.items() if flag != without}
+        cell = cell._replace(flags=flags)
+        assert curves_of(cell, settings) or unfinished([cell], settings), name
+        found += 1
+  assert found
