@@ -43,7 +43,7 @@ FREE_SETTINGS = frozenset(
 )
 
 # What a folder that does not name it was made with: an older version wrote it.
-_BEFORE: Mapping[str, Any] = {"flags.loss_epsilon": 0.0}
+_BEFORE: Mapping[str, Any] = {"flags.loss_epsilon": 0.0, "hparams.server_dual": "mean"}
 
 
 class RunFolder:

@@ -738,7 +738,8 @@ class FedDyn(FedAvg):
   G is the gradient of `F_i(w) + a_i <w, l_i - x> + a_i/2 |w|^2`. All l_i start at 0; n
   counts the examples of all N clients. With `clip_norm` C > 0, G <- G min(1, C/|G|),
   and momentum acts on that. `weighting` is for mean_S only; h is always uniform over
-  all clients, the absent ones with the l_i they have. No server learning rate.
+  all clients, the absent ones with the l_i they have. No server learning rate. Without
+  `adds_dual` the server takes mean_S(w_i) alone, and h is only looked at.
 
   Attributes:
     mean_dual: h.
@@ -756,9 +757,10 @@ class FedDyn(FedAvg):
     clip_norm=0.0,
     momentum=0.0,
     weighting="uniform",
+    adds_dual=True,
   ):
     super().__init__(model, weights, learning_rate, momentum, weighting=weighting)
-    self.alpha, self.clip_norm = alpha, clip_norm
+    self.alpha, self.clip_norm, self.adds_dual = alpha, clip_norm, adds_dual
     self.num_clients, self.num_examples = num_clients, num_examples
     self.mean_dual = zeros_like(self.weights)
 
@@ -782,7 +784,9 @@ class FedDyn(FedAvg):
     h = zeros_like(self.weights)
     for dual in {**self.client_states, **states}.values():
       h = add(h, dual, 1.0 / self.num_clients)
-    self.weights = add(add(self.weights, mean), h)
+    self.weights = add(self.weights, mean)
+    if self.adds_dual:
+      self.weights = add(self.weights, h)
     self.mean_dual = h
 
 

@@ -211,6 +211,7 @@ def _fed_dyn(model, weights, h, num_clients):
     sum(problems.SIZES),
     clip_norm=h.max_gradient_norm,
     momentum=h.momentum,
+    adds_dual=h.server_dual == "mean",
   )
 
 
@@ -440,10 +441,11 @@ REPLAYS: Mapping[str, Row] = {
         "plain": dict(),
         "momentum": dict(momentum=0.9, learning_rate=0.03),
         "clipped_whole": dict(max_gradient_norm=0.3, batch_size=None),
+        "mean_alone": dict(server_dual="none"),
       },
       dict(alpha=0.5),
     ),
-    server_extra=lambda algorithm: algorithm.mean_dual,
+    server_extra=lambda algorithm: algorithm.mean_dual if algorithm.adds_dual else [],
     client_state=lambda algorithm, client: algorithm.client_dual(client),
     size=1.0,
   ),

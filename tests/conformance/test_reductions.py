@@ -207,6 +207,12 @@ def test_feddyn_without_its_regularizer_is_the_mean_model_plus_h(federate):
     driver.assert_within_rounding(fed_dyn.weights, expected)
 
 
+def test_feddyn_without_regularizer_and_server_dual_is_uniform_fedavg(federate):
+  fed_dyn = federate("feddyn", "mlp", alpha=0.0, server_dual="none")
+  fed_avg = federate("fedavg", "mlp", client_weighting="uniform")
+  assert_same_runs(fed_dyn, fed_avg, problems.ROUNDS)
+
+
 def test_feddyn_strength_is_in_inverse_proportion_to_the_examples(federate):
   """After one step it shows nothing, for w = x and l_i = 0; after two it does [derived].
 

@@ -804,6 +804,22 @@ def test_fed_dyn_without_alpha_is_fed_avg_plus_the_mean_dual():
   assert_close(run(near), dyn.weights, atol=1e-7)
 
 
+def test_fed_dyn_that_adds_no_dual_is_the_mean_model():
+  """By hand as above: mean_S(w_i) in both rounds, and the same duals in the first."""
+  algorithm = replay.FedDyn(
+    BIAS, BIAS.initial(), 0.5, 0.5, num_clients=2, num_examples=4, adds_dual=False
+  )
+  one, three = (constant_client(i, n, 8.0, steps=2) for i, n in ((0, 1), (1, 3)))
+  algorithm.round([one, three])
+  x = 14 / 3
+  np.testing.assert_allclose(algorithm.weights[1], x, atol=1e-14)
+  np.testing.assert_allclose(algorithm.client_dual(1)[1], 16 / 3, atol=1e-14)
+  algorithm.round([one])
+  w1 = x - 0.5 * (x - 8 + 4.0)
+  w2 = w1 - 0.5 * (w1 - 8 + 4.0 + (w1 - x))
+  np.testing.assert_allclose(algorithm.weights[1], w2, atol=1e-13)
+
+
 def test_fed_dyn_follows_its_objective():
   """Client 1's second time, after a round that it missed."""
   lr, alpha = 0.1, 0.7

@@ -38,9 +38,17 @@ class FedDynHparams(LocalSgd):
   )
   max_gradient_norm: float = hparam(
     0.0,
-    "Largest norm of a local step's gradient, regularizer included; 0 for no limit.",
+    "Largest norm of a local step's gradient, all of the regularizer included; 0 for no "
+    "limit. The authors' code limits it before a_i w, its weight decay, is added.",
     source="convention; the authors' code uses 10",
     low=0,
+  )
+  server_dual: str = hparam(
+    "mean",
+    "What the server adds to the clients' mean: the mean of all clients' duals; or "
+    "nothing: none, which for a small alpha is FedAvg.",
+    source="convention; the authors' code adds it (mean)",
+    choices=("mean", "none"),
   )
 
 
@@ -58,6 +66,7 @@ def build_fed_dyn(
   a_i = alpha / (n_i N / n); then l_i += w_i - x. The server takes
   x <- mean_S(w_i) + h, with h = mean over all N clients of l_i. As l_i changes by what
   the client sends, w_i - x, the server keeps h up by |S|/N mean_S(w_i - x) [derived].
+  `server_dual` may leave h away.
 
   Args:
     model: The model to train.
@@ -100,11 +109,15 @@ def build_fed_dyn(
     renewed = tree_math.add(dual, tree_math.subtract(result.weights, start))
     return model_update("uniform", start, result, examples, renewed)
 
+  adds_dual = hparams.server_dual == "mean"
+
   def server_update(variables, aggregate, num_sampled, h):
     del h
     change = aggregate["model"]
-    mean_dual = tree_math.add_scaled(variables.extra, num_sampled / num_clients, change)
     mean_model = tree_math.add(variables.model, change)
+    if not adds_dual:
+      return rounds.ServerVariables(mean_model, ())
+    mean_dual = tree_math.add_scaled(variables.extra, num_sampled / num_clients, change)
     model = tree_math.add_scaled(mean_model, 1.0, mean_dual)
     return rounds.ServerVariables(model, mean_dual)
 
@@ -113,7 +126,7 @@ def build_fed_dyn(
     hparams,
     rounds=rounds.Round(client_update, server_update),
     aggregators=OrderedDict(model=model_aggregator or rounds.mean()),
-    init_server=zeros,
+    init_server=zeros if adds_dual else (lambda: ()),
     init_client=zeros,
   )
 

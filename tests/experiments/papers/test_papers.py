@@ -37,6 +37,7 @@ _ROWS = {
   ("twafl", "7_mnist"): 5 * 5,
   ("twafl", "7_har"): 5 * 5,
   ("fedagg", "3"): 13 * 2 * 5,
+  ("fedagg", "3_beside"): 3 * 3 * 2,  # Ours.
   ("fedagg", "5"): 13 * 5,
   ("fedagg", "6"): 6 * 2,
   ("fedreg", "1"): 3 * 6,
@@ -141,6 +142,9 @@ def test_some_settings_of_the_papers(items):
   assert (cell.rounds, cell.flags["learning_rate"]) == (100, 0.1)
   assert cell.flags["partition"] == "dirichlet_equal:beta=0.6"
   assert cell.flags["fedadam_server_learning_rate"] == 0.001
+  cell = by_name["fedagg", "mnist_cnn_shards2_20_feddyn_server_dual_none"]
+  assert cell.flags["feddyn_server_dual"] == "none"
+  assert cell.flags["learning_rate"] == 0.01
   cell = by_name["twafl", "mnist_1_twafl_base_e"]
   assert (cell.rounds, cell.flags["twafl_base"]) == (200, math.e)
   cell = by_name["fedgg", "cifar10_lenet_augmented_beta0.1_fedgg"]
