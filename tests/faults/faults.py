@@ -161,6 +161,20 @@ FAULTS = (
     _of("conformance/test_conservation.py", "feddyn"),
   ),
   Fault(
+    "feddyn: without the dual the server stays where it is",
+    f"{_ALGORITHMS}fed_dyn.py",
+    "return rounds.ServerVariables(mean_model, ())",
+    "return rounds.ServerVariables(variables.model, ())",
+    _of("conformance/test_reductions.py", "server_dual"),
+  ),
+  Fault(
+    "fading loss: it does not fade",
+    "tff_algos/models/functional.py",
+    "over < 0, loss",
+    "over < np.inf, loss",
+    _of("models/test_functional.py", "fading"),
+  ),
+  Fault(
     "fedcurv: a client's own share stays in",
     f"{_ALGORITHMS}fed_curv.py",
     "tf.where(took_part, 1.0, 0.0)",

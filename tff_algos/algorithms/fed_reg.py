@@ -74,7 +74,7 @@ class FedRegHparams(PlainSgd):
     "batch",
     "Whether pseudo data stay between the smallest and the largest input of their "
     "mini-batch after each step: batch; or are not limited: none.",
-    source="convention, the authors' code (batch); the paper does not say",
+    source="convention, near the authors' code (batch); the paper does not say",
     choices=("batch", "none"),
   )
   client_weighting: str = hparam(
