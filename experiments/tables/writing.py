@@ -8,7 +8,7 @@ import os
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Optional
 
 from experiments import markdown
 from experiments.tables import pictures
@@ -175,15 +175,23 @@ def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
 _SCALED = "Every cell ran {} of the paper's rounds."
 
 
+def _page(key: str, settings: Settings) -> str:
+  return os.path.join(settings.out, f"{key}.md")
+
+
+def scale_of(key: str, settings: Settings) -> Optional[float]:
+  """The scale of rounds that a table or figure was written with; None if it was not."""
+  if not os.path.exists(_page(key, settings)):
+    return None
+  with open(_page(key, settings)) as f:
+    found = re.search(_SCALED.format("([0-9.e+-]+)"), f.read())
+  return float(found[1]) if found else 1.0
+
+
 def check_scale(key: str, settings: Settings, *, run: bool) -> None:
   """Raises `InputError` if writing a table anew would only take numbers out of it."""
-  path = os.path.join(settings.out, f"{key}.md")
-  if not os.path.exists(path):
-    return
-  with open(path) as f:
-    found = re.search(_SCALED.format("([0-9.e+-]+)"), f.read())
-  before, now = float(found[1]) if found else 1.0, settings.rounds_scale
-  if now < before or (now > before and not run):
+  path, before, now = _page(key, settings), scale_of(key, settings), settings.rounds_scale
+  if before is not None and (now < before or (now > before and not run)):
     raise InputError(
       f"{path} was written with --rounds_scale={before:g}, of which {now:g} shows less: "
       "give that one, or another --out."
