@@ -2,10 +2,10 @@
 
   python binaries/compare.py --runs=results/a,results/b --out=comparison.png
 
-Accuracy and megabytes against rounds, and accuracy against megabytes; the table is
-Markdown. Runs that differ in their seed only are one row and one curve, their mean with
-the sample standard deviation. Exit status: 2 if a run cannot be read, and then nothing is
-written.
+Accuracy against rounds, the second half of that closer, megabytes against rounds, and
+accuracy against megabytes; the table is Markdown. Runs that differ in their seed only are
+one row and one curve, their mean with the sample standard deviation. `--smooth=15` draws
+running means. Exit status: 2 if a run cannot be read, and then nothing is written.
 """
 
 from __future__ import annotations
@@ -17,9 +17,15 @@ if __name__ == "__main__":  # Before what a broken environment fails to import.
 
   preflight.check_and_quiet(sys.argv)
 
+from absl import flags
+
 from experiments import command_line
 from experiments.report import comparison, run_flags
 from tff_algos.errors import InputError
+
+_SMOOTH = flags.DEFINE_integer(
+  "smooth", 1, "Draw accuracy as the running mean of so many rounds, before itself.", 1
+)
 
 
 def main() -> None:
@@ -32,7 +38,7 @@ def main() -> None:
       raise InputError(
         f"{run.folder} holds a run whose test accuracy was never measured: leave it out."
       )
-  comparison.draw(asked.runs, asked.out, asked.title)
+  comparison.draw(asked.runs, asked.out, asked.title, _SMOOTH.value)
   print(comparison.table(asked.runs, asked.target))
 
 

@@ -26,6 +26,7 @@ _PROGRAMS = [
   "import_data",
   "lying_clients",
   "report",
+  "state_of_results",
   "sweep",
   "train",
   "twafl_tables",

@@ -118,6 +118,11 @@ def _rounds(table: str, beta: str) -> Table:
 
 
 def _curves() -> Figure:
+  printed = {
+    (row["beta"], row["dataset"], row["algorithm"]): number(row["best_accuracy"])
+    for table in "12"
+    for row in paper_numbers("fedgg_accuracy.csv", table)
+  }
   panels = [
     Panel(
       f"{_NAMES[data]}, beta = {beta}",
@@ -125,6 +130,7 @@ def _curves() -> Figure:
         **{algorithm: _cell(data, beta, algorithm) for algorithm in _ALGORITHMS},
         **(_beside_the_paper(beta) if data == "cifar10" else {}),
       },
+      {algorithm: printed[beta, data, algorithm] for algorithm in _ALGORITHMS},
     )
     for beta in ("0.5", "0.1")
     for data in _TASKS

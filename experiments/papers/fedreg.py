@@ -1,7 +1,7 @@
 """The tables and figures of FedReg: Xu et al., ICLR 2022.
 
-R_a is the first round at a times the best accuracy of SGD, ACC the best accuracy of all
-rounds: the paper's text says the last one, its authors' logs show the best [code].
+R_a is the first round at a times the best accuracy of SGD; ACC is the best accuracy of
+all rounds: the paper's text says the last one, its authors' logs show the best [code].
 """
 
 from __future__ import annotations
@@ -155,9 +155,17 @@ _ROUNDS_TO = tuple(
   Column(f"R{share}", measures.rounds_to_share_of_best(share), compares=True)
   for share in (0.5, 0.9, 1.0)
 )
+# Half and nine tenths of the 97.5 % that the paper's SGD has on MNIST of two classes: in
+# fewer rounds ours is lower, and so are the shares of its best.
+_OWN_TASK = "mnist_two_classes"
+_OWN_MARKS = (
+  Column("R0.5 at 48.75 %", measures.rounds_to(0.4875)),
+  Column("R0.9 at 87.75 %", measures.rounds_to(0.8775)),
+)
 # The paper says "final", its authors' logs show the best [code].
+_ACC = "ACC, a best"
 _ACCURACIES = (
-  Column("ACC", measures.best, "%", 1),
+  Column(_ACC, measures.best, "%", 1),
   Column("final accuracy", measures.final, "%", 1),
 )
 
@@ -166,13 +174,17 @@ def _percent(share: PaperNumber) -> PaperNumber:
   return 100 * share if isinstance(share, float) else share
 
 
-def _convergence(table: str, file_name: str, title: str) -> Table:
+def _convergence(
+  table: str, file_name: str, title: str, marks: tuple[Column, ...] = (), note: str = ""
+) -> Table:
   rows = []
   for row in paper_numbers(file_name, table):
     setting = _SETTINGS[row["task"]]
     paper: dict[str, PaperNumber] = {c.name: number(row[c.name]) for c in _ROUNDS_TO}
     accuracy = number(row["best_accuracy"])
-    paper["ACC"] = _percent(accuracy)
+    paper[_ACC] = _percent(accuracy)
+    if row["task"] == _OWN_TASK:
+      paper.update((c.name, paper[r.name]) for c, r in zip(marks, _ROUNDS_TO))
     # pFedGP is not of this library.
     cells = () if row["algorithm"] == "pfedgp" else (_cell(setting, row["algorithm"]),)
     reference = _cell(setting, "sgd")
@@ -180,9 +192,9 @@ def _convergence(table: str, file_name: str, title: str) -> Table:
   return Table(
     f"FedReg, Table {table}: {title}",
     ("task", "algorithm"),
-    (*_ROUNDS_TO, *_ACCURACIES),
+    (*_ROUNDS_TO, *marks, *_ACCURACIES),
     tuple(rows),
-    note=_NOTE,
+    note=_NOTE + note,
   )
 
 
@@ -190,7 +202,7 @@ def _privacy() -> Table:
   rows = []
   for row in paper_numbers("fedreg_privacy.csv", "4"):
     accuracy = number(row["accuracy"])
-    paper: dict[str, PaperNumber] = {"ACC": _percent(accuracy)}
+    paper: dict[str, PaperNumber] = {_ACC: _percent(accuracy)}
     cell = _cell(_SETTINGS[row["task"]], row["method"])
     rows.append(Row((row["task"], row["method"]), (cell,), paper))
   return Table(
@@ -337,7 +349,14 @@ def _recovered_pictures() -> Program:
 def build() -> tuple[dict[str, Item], dict[str, Item]]:
   """The paper's tables and its figures, by their numbers."""
   tables: dict[str, Item] = {
-    "1": _convergence("1", "fedreg_table1.csv", "MNIST and EMNIST"),
+    "1": _convergence(
+      "1",
+      "fedreg_table1.csv",
+      "MNIST and EMNIST",
+      _OWN_MARKS,
+      " 48.75 and 87.75 % are half and nine tenths of the paper's SGD on MNIST of two "
+      "classes; on the other tasks it has 97.6 and 98.2 %.",
+    ),
     "2": _convergence("2", "fedreg_table2.csv", "CIFAR-10"),
     "3": _convergence("3", "fedreg_table3.csv", "CIFAR-100 and COVID-CT"),
     "4": _privacy(),

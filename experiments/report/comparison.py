@@ -9,6 +9,7 @@ from typing import Any, Optional
 from matplotlib.figure import Figure
 
 from experiments import markdown
+from experiments.curves import look_closer, running_mean
 from experiments.line_styles import line_style
 from experiments.report.repeats import Repeats, group
 from experiments.run_folder.reading import Run, labels
@@ -71,40 +72,60 @@ def _label(repeats: Repeats, name: str) -> str:
   return name if many == 1 else f"{name} ({many} seeds)"
 
 
-def draw(runs: Sequence[Run], path: str, title: str) -> None:
-  """Draws the three panels as a PNG, repeats as their mean with a band of a deviation."""
+def draw(runs: Sequence[Run], path: str, title: str, smooth: int = 1) -> None:
+  """Draws four panels as a PNG, repeats as their mean with a band of a deviation.
+
+  Args:
+    runs: What to draw.
+    path: The file.
+    title: Of the picture.
+    smooth: The rounds over which accuracy is a running mean, before itself; 1 for none.
+  """
   groups = group(runs)
   labelled = labels([repeats.mean for repeats in groups])
   names = [_label(repeats, name) for repeats, name in zip(groups, labelled)]
-  # About 150 characters fit into the picture's width; a name has a line before it.
-  columns = max(1, 150 // (max(map(len, names)) + 6))
+  # About 190 characters fit into the picture's width; a name has a line before it.
+  columns = max(1, 190 // (max(map(len, names)) + 6))
   height = 4.4 + 0.23 * ((len(names) - 1) // columns)
-  figure = Figure(figsize=(14, height), layout="constrained")
-  grid = figure.add_gridspec(1, 3)
-  by_round, bytes_by_round, by_bytes = (figure.add_subplot(grid[k]) for k in range(3))
+  figure = Figure(figsize=(18, height), layout="constrained")
+  by_round, closer, bytes_by_round, by_bytes = figure.subplots(1, 4, squeeze=False)[0]
+  # What the legend takes, and what the closer look shows.
+  handles, lines = [], []
   for place, repeats in enumerate(groups):
     mean = repeats.mean
     style: dict[str, Any] = {"linewidth": 1.2, **line_style(place)}
-    by_round.plot(mean.rounds, mean.accuracy, **style)
+    accuracy = mean.accuracy
+    if smooth > 1:
+      faint = {**style, "linewidth": 0.6, "alpha": 0.35}
+      for axes, places in ((by_round, mean.rounds), (by_bytes, mean.megabytes)):
+        axes.plot(places, accuracy, **faint)
+      accuracy = running_mean(accuracy, smooth)
+    handles += by_round.plot(mean.rounds, accuracy, **style)
+    closer.plot(mean.rounds, accuracy, **style)
+    lines.append((mean.rounds, accuracy))
     bytes_by_round.plot(mean.rounds, mean.megabytes, **style)
-    by_bytes.plot(mean.megabytes, mean.accuracy, **style)
+    by_bytes.plot(mean.megabytes, accuracy, **style)
     if repeats.deviation is not None:
       low = [a - d for a, d in zip(mean.accuracy, repeats.deviation)]
       high = [a + d for a, d in zip(mean.accuracy, repeats.deviation)]
       band: dict[str, Any] = {"color": style["color"], "alpha": 0.2, "linewidth": 0}
       by_round.fill_between(mean.rounds, low, high, **band)
+      closer.fill_between(mean.rounds, low, high, **band)
       by_bytes.fill_between(mean.megabytes, low, high, **band)
-  by_round.set(xlabel="round", ylabel="test accuracy (%)")
+  look_closer(closer, lines)
+  of_rounds = f", mean of {smooth} rounds" if smooth > 1 else ""
+  by_round.set(xlabel="round", ylabel=f"test accuracy (%){of_rounds}")
+  closer.set(xlabel="round", ylabel=f"the same, closer{of_rounds}")
   bytes_by_round.set(xlabel="round", ylabel="megabytes down and up, all clients")
   by_bytes.set(
-    xlabel="megabytes down and up, all clients", ylabel="test accuracy (%)", xscale="log"
+    xlabel="megabytes down and up, all clients",
+    ylabel=f"test accuracy (%){of_rounds}",
+    xscale="log",
   )
-  for axes in (by_round, bytes_by_round, by_bytes):
+  for axes in (by_round, closer, bytes_by_round, by_bytes):
     axes.grid(alpha=0.3)
   # Named, as a label that begins with "_" is left out else.
-  legend = figure.legend(
-    by_round.get_lines(), names, loc="outside lower center", ncols=columns
-  )
+  legend = figure.legend(handles, names, loc="outside lower center", ncols=columns)
   for text in (*legend.get_texts(), figure.suptitle(title)):
     text.set_parse_math(False)  # A "$" is a "$".
   durable_files.save_picture(figure, path)

@@ -6,7 +6,9 @@ are gone on with where they were stopped, and left alone when they are done.
 
 from __future__ import annotations
 
+import glob
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -68,11 +70,18 @@ def curves_by_seed(cell: Cell, settings: Settings) -> list[Optional[Curve]]:
   """A cell's runs, one a seed; None for those that are not done."""
   return [
     None if run is None else first_rounds(run, scaled(cell.rounds, settings.rounds_scale))
-    for run in (_read(cell, seed, settings) for seed in settings.seeds)
+    for run in (read_run_of(cell, seed, settings) for seed in settings.seeds)
   ]
 
 
-def _read(cell: Cell, seed: int, settings: Settings) -> Optional[reading.Run]:
+def seeds_of(cell: Cell, settings: Settings) -> list[int]:
+  """The seeds of a cell's runs that were begun, whatever the settings ask for."""
+  begun = glob.glob(os.path.join(os.path.dirname(run_folder(settings.out, cell, 0)), "*"))
+  names = [re.fullmatch(r"seed(\d+)", os.path.basename(folder)) for folder in begun]
+  return sorted(int(name[1]) for name in names if name)
+
+
+def read_run_of(cell: Cell, seed: int, settings: Settings) -> Optional[reading.Run]:
   """A run of a cell; None if it was not begun.
 
   Raises:
@@ -139,7 +148,7 @@ def unfinished(cells: Sequence[Cell], settings: Settings) -> str:
   for cell in cells:
     rounds = scaled(cell.rounds, settings.rounds_scale)
     for seed in settings.seeds:
-      run = _read(cell, seed, settings)
+      run = read_run_of(cell, seed, settings)
       if run is not None and len(run.records) < rounds:
         return f"{len(run.records)} of {rounds} rounds"
   return ""
@@ -167,7 +176,7 @@ def run_cells(
   for k, cell in enumerate(wanted, 1):
     rounds = scaled(cell.rounds, settings.rounds_scale)
     for seed in settings.seeds:
-      run = _read(cell, seed, settings)
+      run = read_run_of(cell, seed, settings)
       if run is not None and len(run.records) >= rounds + (not run.has_ended):
         continue
       print(f"cell {k} of {len(wanted)}: {cell.name}, seed {seed}", flush=True)
@@ -212,11 +221,16 @@ def run_program(command: Sequence[str]) -> int:
   return status
 
 
+def call_folder(key: str, name: str, settings: Settings) -> str:
+  """Where the results of another program's call are."""
+  return os.path.join(settings.out, key, name)
+
+
 def run_calls(item: Program, key: str, settings: Settings) -> list[str]:
   """Runs the other program; the names of the calls that failed."""
   failed = []
   for name, options in item.calls.items():
-    folder = os.path.join(settings.out, key, name)
+    folder = call_folder(key, name, settings)
     is_done = os.path.exists(os.path.join(folder, item.done))
     options = {**options, item.folder_flag: folder}
     if item.scaled_flag:

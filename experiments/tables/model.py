@@ -94,19 +94,35 @@ class Table(NamedTuple):
 
 
 class Panel(NamedTuple):
-  """Curves in one frame of a figure: label to cell."""
+  """Curves in one frame of a figure.
+
+  Attributes:
+    title: What they have in common.
+    curves: Label to cell.
+    paper: Label to the accuracy that a table of the paper has for it, in percent.
+  """
 
   title: str
   curves: Mapping[str, Cell]
+  paper: Mapping[str, PaperNumber] = {}
 
 
 class Figure(NamedTuple):
-  """A figure of a paper: test accuracy by rounds, and test loss where it has that."""
+  """A figure of a paper: test accuracy by rounds.
+
+  Attributes:
+    title: What it shows.
+    panels: Its frames.
+    with_loss: Whether it has test loss too.
+    note: What a reader must know.
+    smooth: The rounds over which a line is a running mean; 1 for none.
+  """
 
   title: str
   panels: tuple[Panel, ...]
   with_loss: bool = False
   note: str = ""
+  smooth: int = 1
 
 
 class Program(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Optional
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from experiments.curves import look_closer, running_mean
 from experiments.line_styles import line_style
 from experiments.tables.measures import Curve, by_round, deviation
 from tff_algos import durable_files
@@ -21,11 +22,32 @@ class Points(NamedTuple):
     heading: With its unit.
     ours: Mean and standard deviation of each row; None for a mean that is not known.
     paper: The paper's number of each row, or None.
+    least_span: What its axis shows at least, so that next to nothing does not look much.
   """
 
   heading: str
   ours: Sequence[tuple[Optional[float], float]]
   paper: Sequence[Optional[float]]
+  least_span: float = 0.0
+
+
+class Line(NamedTuple):
+  """A line of a panel.
+
+  Attributes:
+    label: What it is.
+    runs: The runs whose mean it is.
+    paper: The paper's accuracy of it, in percent, or None.
+  """
+
+  label: str
+  runs: Sequence[Curve]
+  paper: Optional[float] = None
+
+
+#: Rounds and heights of the points of what was drawn.
+_Drawn = tuple[list[float], list[float]]
+_ABREAST = 4  # As many frames as a page is wide.
 
 
 def draw_table(
@@ -35,13 +57,17 @@ def draw_table(
   columns = [
     c for c in columns if any(v is not None for v in (*c.paper, *(m for m, _ in c.ours)))
   ]
+  abreast = min(_ABREAST, max(1, len(columns)))
+  down = -(-max(1, len(columns)) // abreast)
   picture = Figure(
-    figsize=(3.2 + 3.4 * max(1, len(columns)), 1.4 + 0.28 * len(rows)),
+    figsize=(3.2 + 3.4 * abreast, 0.8 + down * (0.7 + 0.3 * len(rows))),
     layout="constrained",
   )
-  frames = picture.subplots(1, max(1, len(columns)), sharey=True, squeeze=False)[0]
+  frames = picture.subplots(down, abreast, sharey=True, squeeze=False)
+  for axes in frames.flat[max(1, len(columns)) :]:
+    axes.set_visible(False)
   handles: dict[str, Any] = {}
-  for column, axes in zip(columns, frames):
+  for column, axes in zip(columns, frames.flat):
     paper = [(p, y) for y, p in enumerate(column.paper) if p is not None]
     if paper:
       style = dict(color="tab:gray", alpha=0.7)
@@ -52,10 +78,14 @@ def draw_table(
       handles["ours"] = axes.errorbar(
         means, places, xerr=spreads, fmt="o", color="tab:blue"
       )
+    low, high = axes.get_xlim()
+    if high - low < column.least_span:
+      middle, half = (low + high) / 2, column.least_span / 2
+      axes.set_xlim(middle - half, middle + half)
     axes.set(xlabel=column.heading)
     axes.grid(alpha=0.3)
-  frames[0].set_yticks(range(len(rows)), rows)
-  frames[0].invert_yaxis()
+  frames[0, 0].set_yticks(range(len(rows)), rows)
+  frames[0, 0].set_ylim(len(rows) - 0.4, -0.6)
   if "paper" in handles:  # Else there is nothing to tell ours from.
     picture.legend(
       list(handles.values()), list(handles), loc="outside lower center", ncols=2
@@ -66,50 +96,85 @@ def draw_table(
 
 def draw_figure(
   title: str,
-  panels: Mapping[str, Sequence[tuple[str, list[Curve]]]],
+  panels: Mapping[str, Sequence[Line]],
   path: str,
   *,
   with_loss: bool,
+  smooth: int = 1,
 ) -> None:
-  """Draws a panel for each title, of labelled runs, as a PNG.
+  """Draws for each title accuracy, a closer look at it, and loss, as a PNG.
 
-  A curve is the mean of its runs, with a band of one standard deviation.
+  A line is the mean of its runs, with a band of one standard deviation; with `smooth` its
+  running mean over so many rounds, before itself.
   """
-  kinds = ("test accuracy (%)", "test loss (nats)")[: 1 + with_loss]
-  # With losses each panel is a column; else up to three panels stand side by side.
-  columns = len(panels) if with_loss else min(3, len(panels))
-  rows = len(kinds) if with_loss else -(-len(panels) // columns)
+  mean = f", mean of {smooth} rounds" if smooth > 1 else ""
+  kinds = [f"test accuracy (%){mean}", f"the same, closer{mean}", "test loss (nats)"]
+  del kinds[2 + with_loss :]
+  abreast = min(_ABREAST if with_loss else 3, len(panels))
+  down = -(-len(panels) // abreast) * len(kinds)
+  if len(panels) == 1:  # Its frames stand side by side.
+    abreast, down = len(kinds), 1
   picture = Figure(
-    figsize=(max(6.0, 4.6 * columns), 0.6 + 3.4 * rows), layout="constrained"
+    figsize=(max(6.0, 4.6 * abreast), 0.6 + 3.4 * down), layout="constrained"
   )
-  frames = picture.subplots(rows, columns, squeeze=False)
-  for frame in frames.flat[len(panels) * len(kinds) :]:
-    frame.set_visible(False)
-  for k, (panel, curves) in enumerate(panels.items()):
+  frames = picture.subplots(down, abreast, squeeze=False)
+  unused = set(frames.flat)
+  for k, (panel, lines) in enumerate(panels.items()):
     for kind, what in enumerate(kinds):
-      axes = frames[kind][k] if with_loss else frames.flat[k]
-      for place, (label, found) in enumerate(curves):
-        _draw_curve(axes, label, found, kind, line_style(place))
+      row, column = divmod(k, abreast)
+      axes = (
+        frames[row * len(kinds) + kind, column] if len(panels) > 1 else frames[0, kind]
+      )
+      unused.remove(axes)
+      drawn = [
+        _draw_line(axes, line, kind == 2, place, smooth)
+        for place, line in enumerate(lines)
+      ]
+      if kind == 1:
+        look_closer(axes, [*drawn, *_draw_papers(axes, lines)])
       axes.set(title=panel, xlabel="round", ylabel=what)
       axes.xaxis.set_major_locator(MaxNLocator(integer=True))
       axes.grid(alpha=0.3)
-      axes.legend(fontsize="small")
+      if kind == 0:
+        if any(line.paper is not None for line in lines):
+          axes.plot([], [], "D", color="tab:gray", label="paper (closer view)")
+        axes.legend(fontsize="small")
+  for axes in unused:
+    axes.set_visible(False)
   picture.suptitle(title, fontsize="medium")
   durable_files.save_picture(picture, path)
 
 
-def _draw_curve(
-  axes: Any, label: str, curves: Sequence[Curve], kind: int, style: dict[str, Any]
-) -> None:
+def _draw_line(axes: Any, line: Line, of_loss: bool, place: int, smooth: int) -> _Drawn:
+  """Draws a line; gives its rounds and what is drawn at them."""
   rounds, middle, spread = [], [], []
-  for t, *values in by_round(curves):
-    scale = 100 if kind == 0 else 1
-    each = [scale * v for v in values[kind]]
-    rounds.append(t)
+  for t, accuracy, loss in by_round(line.runs):
+    each = loss if of_loss else [100 * a for a in accuracy]
+    rounds.append(float(t))
     middle.append(statistics.mean(each))
     spread.append(deviation(each) or 0.0)
-  (line,) = axes.plot(rounds, middle, label=label, linewidth=1.2, **style)
+  # The first is often the baseline, and another line may lie upon it.
+  style = {"linewidth": 1.2 if place else 2.2, **line_style(place)}
   if any(spread):
     low = [m - s for m, s in zip(middle, spread)]
     high = [m + s for m, s in zip(middle, spread)]
-    axes.fill_between(rounds, low, high, color=line.get_color(), alpha=0.2)
+    axes.fill_between(rounds, low, high, color=style["color"], alpha=0.2)
+  if smooth > 1:
+    axes.plot(rounds, middle, **{**style, "linewidth": 0.6, "alpha": 0.35})
+    middle = running_mean(middle, smooth)
+  axes.plot(rounds, middle, label=line.label, **style)
+  return rounds, middle
+
+
+def _draw_papers(axes: Any, lines: Sequence[Line]) -> list[_Drawn]:
+  """Draws the paper's numbers after the last round; gives them as lines of one point."""
+  rounds = [t for line in lines for run in line.runs for t in run.rounds]
+  first, last = min(rounds), max(rounds)
+  drawn: list[_Drawn] = []
+  for place, line in enumerate(lines):
+    if line.paper is not None:
+      # Beside one another, as some are equal.
+      point = [last + (last - first) * (0.02 + 0.02 * place)], [line.paper]
+      axes.plot(*point, "D", color=line_style(place)["color"])
+      drawn.append(point)
+  return drawn

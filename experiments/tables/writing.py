@@ -8,12 +8,13 @@ import os
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Optional
 
 from experiments import markdown
+from experiments.curves import CLOSE
 from experiments.tables import pictures
 from experiments.tables.cells import Settings, curves_of, unfinished
-from experiments.tables.measures import Curve, best, by_round, deviation, final
+from experiments.tables.measures import best, by_round, deviation, final
 from experiments.tables.model import Cell, Column, Figure, Row, Table, cells_of
 from experiments.tables.values import (
   Result,
@@ -39,12 +40,14 @@ def write_table(table: Table, key: str, settings: Settings) -> list[str]:
   missing = len(results) - len(with_runs)
   if missing:
     text += f"\n{missing} of {len(results)} rows were not run; {key}.csv has them too.\n"
-  if any(result.runs for result in with_runs):
+  drawn = [r for r in results if any(value.mean is not None for value in r.values)]
+  if drawn:
     text += f"\n![{table.title}]({key}.png)\n"
+    common, names = _names(table, [result.row for result in drawn])
     pictures.draw_table(
-      table.title,
-      [_name(table, result.row) for result in with_runs],
-      [_points(column, k, with_runs) for k, column in enumerate(table.columns)],
+      f"{table.title}\n{common}" if common else table.title,
+      names,
+      [_points(column, k, drawn) for k, column in enumerate(table.columns)],
       os.path.join(settings.out, f"{key}.png"),
     )
   text += _remarks(table.note, cells_of(table), settings)
@@ -54,19 +57,25 @@ def write_table(table: Table, key: str, settings: Settings) -> list[str]:
   ]
 
 
-def _name(table: Table, row: Row) -> str:
-  # A number says nothing without its letter.
-  pairs = zip(table.labels, row.labels)
-  return ", ".join(f"{h} = {label}" if len(h) == 1 else label for h, label in pairs)
+def _names(table: Table, rows: Sequence[Row]) -> tuple[str, list[str]]:
+  """What rows have in common, and what tells each from the others."""
+  labels = list(zip(table.labels, zip(*(row.labels for row in rows))))
+  common = [(h, of[0]) for h, of in labels if len(set(of)) == 1 < len(rows)]
+  own = [(h, of) for h, of in labels if (h, of[0]) not in common]
+  return ", ".join(f"{h} = {label}" for h, label in common), [
+    # A number says nothing without its letter.
+    ", ".join(f"{h} = {of[k]}" if len(h) == 1 else of[k] for h, of in own)
+    for k in range(len(rows))
+  ]
 
 
 def _points(column: Column, place: int, results: Sequence[Result]) -> pictures.Points:
   printed = [result.row.paper.get(column.name) for result in results]
-  return pictures.Points(
-    column.heading,
-    [(r.values[place].mean, r.values[place].std or 0.0) for r in results],
-    [number if isinstance(number, float) else None for number in printed],
-  )
+  ours = [(r.values[place].mean, r.values[place].std or 0.0) for r in results]
+  paper = [number if isinstance(number, float) else None for number in printed]
+  known = [n for n in (*paper, *(mean for mean, _ in ours)) if n is not None]
+  span = 5.0 if column.unit == "%" else 0.2 * max(known, default=0.0)
+  return pictures.Points(column.heading, ours, paper, span)
 
 
 def _rows_as_markdown(table: Table, results: Sequence[Result]) -> str:
@@ -110,13 +119,15 @@ def _rows_as_records(table: Table, results: Sequence[Result]) -> list[dict[str, 
 
 def write_figure(item: Figure, key: str, settings: Settings) -> list[str]:
   """Writes a figure as picture, CSV and Markdown; gives the files."""
-  drawn: dict[str, list[tuple[str, list[Curve]]]] = {}
+  drawn: dict[str, list[pictures.Line]] = {}
   records_, lines = [], []
   for panel in item.panels:
     for label, cell in panel.curves.items():
       found = curves_of(cell, settings)
       if found:
-        drawn.setdefault(panel.title, []).append((label, found))
+        paper = panel.paper.get(label)
+        line = pictures.Line(label, found, paper if isinstance(paper, float) else None)
+        drawn.setdefault(panel.title, []).append(line)
       numbers = [
         shown(value_of(c, [(curve, None) for curve in found]), c) for c in (_BEST, _FINAL)
       ]
@@ -138,8 +149,10 @@ def write_figure(item: Figure, key: str, settings: Settings) -> list[str]:
   text = f"# {item.title}\n"
   if records_:
     path = os.path.join(settings.out, f"{key}.png")
-    pictures.draw_figure(item.title, drawn, path, with_loss=item.with_loss)
-    text += f"\n![{item.title}]({key}.png)\n"
+    pictures.draw_figure(
+      item.title, drawn, path, with_loss=item.with_loss, smooth=item.smooth
+    )
+    text += f"\n![{item.title}]({key}.png)\n\n{_caption(item, drawn)}\n"
   head = ["panel", "curve", "best accuracy (%)", "final accuracy (%)"]
   text += f"\n{markdown.table(head, lines)}\n" + _remarks(
     item.note, cells_of(item), settings
@@ -148,6 +161,19 @@ def write_figure(item: Figure, key: str, settings: Settings) -> list[str]:
     _write(settings, f"{key}.md", text),
     _write(settings, f"{key}.csv", _csv(records_)),
   ]
+
+
+def _caption(item: Figure, drawn: Mapping[str, Sequence[pictures.Line]]) -> str:
+  """What a reader must know of the picture."""
+  text = f"Closer: the second half of the rounds, {CLOSE:g} points of accuracy at most."
+  if any(line.paper is not None for lines in drawn.values() for line in lines):
+    text += " Diamonds behind the last round are the accuracies that the paper prints."
+  if item.smooth > 1:
+    text += (
+      f" Lines are running means, of the {item.smooth} rounds around each; the rounds "
+      "themselves stand faintly behind."
+    )
+  return text
 
 
 _BEST = Column("best accuracy", best, "%", 2)
@@ -175,15 +201,23 @@ def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
 _SCALED = "Every cell ran {} of the paper's rounds."
 
 
+def _page(key: str, settings: Settings) -> str:
+  return os.path.join(settings.out, f"{key}.md")
+
+
+def scale_of(key: str, settings: Settings) -> Optional[float]:
+  """The scale of rounds that a table or figure was written with; None if it was not."""
+  if not os.path.exists(_page(key, settings)):
+    return None
+  with open(_page(key, settings)) as f:
+    found = re.search(_SCALED.format("([0-9.e+-]+)"), f.read())
+  return float(found[1]) if found else 1.0
+
+
 def check_scale(key: str, settings: Settings, *, run: bool) -> None:
   """Raises `InputError` if writing a table anew would only take numbers out of it."""
-  path = os.path.join(settings.out, f"{key}.md")
-  if not os.path.exists(path):
-    return
-  with open(path) as f:
-    found = re.search(_SCALED.format("([0-9.e+-]+)"), f.read())
-  before, now = float(found[1]) if found else 1.0, settings.rounds_scale
-  if now < before or (now > before and not run):
+  path, before, now = _page(key, settings), scale_of(key, settings), settings.rounds_scale
+  if before is not None and (now < before or (now > before and not run)):
     raise InputError(
       f"{path} was written with --rounds_scale={before:g}, of which {now:g} shows less: "
       "give that one, or another --out."

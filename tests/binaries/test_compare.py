@@ -29,7 +29,7 @@ def test_program_writes_a_picture_and_prints_the_table(write_run, tmp_path):
   assert done.stdout.count("\n") == 4 and "| $2^$_x |" in done.stdout
   header = out.read_bytes()[:24]
   assert header[:8] == b"\x89PNG\r\n\x1a\n"
-  assert struct.unpack(">II", header[16:]) == (1680, 528)
+  assert struct.unpack(">II", header[16:]) == (2160, 528)
 
 
 @pytest.mark.parametrize(

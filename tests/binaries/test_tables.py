@@ -68,3 +68,11 @@ def test_list_needs_no_data(tmp_path):
   assert done.returncode == 0, done.stderr
   assert "table2" in done.stdout
   assert "0 of 12 cells done" in done.stdout
+
+
+def test_state_of_a_folder_that_is_none_gets_one_sentence(tmp_path):
+  command = [sys.executable, "binaries/state_of_results.py", f"--results={tmp_path}"]
+  done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+  assert done.returncode == 2 and done.stderr.count("\n") == 1
+  assert "why.csv must be a CSV file with the columns" in done.stderr
+  assert list(tmp_path.iterdir()) == []

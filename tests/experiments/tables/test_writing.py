@@ -150,3 +150,47 @@ def test_table_is_not_written_anew_with_fewer_numbers(write_run, tmp_path):
   assert "4 of 8 rounds" in (tmp_path / "table1.md").read_text()
   with pytest.raises(InputError, match=r"written with --rounds_scale=1,"):
     program.make(items, half, run=True)
+
+
+def test_picture_has_the_rows_that_have_a_number_of_ours(
+  write_run, monkeypatch, tmp_path
+):
+  """Others would stretch its axes; what all have in common is said once."""
+  drawn = []
+  monkeypatch.setattr(writing.pictures, "draw_table", lambda *words: drawn.append(words))
+  settings = _settings_with(write_run, tmp_path, {("a", 0): 0.4, ("c", 0): 0.5})
+  rows = tuple(
+    Row((name, "1", "x"), _row(name).cells, {"best accuracy": 50.0}) for name in "abc"
+  )
+  table = Table("T", ("label", "E", "split"), _COLUMNS, rows)
+  writing.write_table(table, "table1", settings)
+  [(title, names, [best, rounds], _)] = drawn
+  assert (title, names) == ("T\nE = 1, split = x", ["a", "c"])
+  assert [mean for mean, _ in best.ours] == [40.0, 50.0]
+  assert best.paper == [50.0, 50.0] and best.least_span == 5.0
+  assert rounds.ours == [(None, 0.0), (1.0, 0.0)]
+
+
+@pytest.mark.parametrize("panels", [1, 2, 5])
+@pytest.mark.parametrize("with_loss", [False, True])
+def test_every_panel_of_a_figure_is_drawn_with_a_closer_look(
+  write_run, monkeypatch, tmp_path, panels, with_loss
+):
+  pictured = []
+  save = "save_picture"
+  monkeypatch.setattr(
+    writing.pictures.durable_files, save, lambda picture, path: pictured.append(picture)
+  )
+  settings = _settings_with(write_run, tmp_path, {("a", 0): 0.4, ("b", 0): 0.5})
+  curves = {name: Cell(name, "fedavg", "digits_cnn", 1) for name in "ab"}
+  made = tuple(Panel(f"p{k}", curves, {"a": 60.0, "b": "-"}) for k in range(panels))
+  figure = Figure("F", made, with_loss, smooth=3)
+  path, _ = writing.write_figure(figure, "figure1", settings)
+  seen = [axes for axes in pictured[0].axes if axes.get_visible()]
+  assert len(seen) == panels * (2 + with_loss)
+  closer = [axes for axes in seen if "closer" in axes.get_ylabel()]
+  assert [axes.get_title() for axes in closer] == [f"p{k}" for k in range(panels)]
+  # The paper's number of a is in its frame, that of b is a word.
+  assert all(axes.get_ylim()[1] > 60 for axes in closer)
+  text = pathlib.Path(path).read_text()
+  assert "Diamonds" in text and "of the 3 rounds around each" in text

@@ -1,0 +1,40 @@
+"""Running means, and what a closer look at curves shows."""
+
+from __future__ import annotations
+
+import math
+
+from matplotlib.figure import Figure
+
+from experiments import curves
+
+
+def test_running_mean_is_of_the_values_around_each():
+  values = [1.0, 2.0, 6.0, 3.0, 8.0]
+  assert curves.running_mean(values, 3) == [1.5, 3.0, 11 / 3, 17 / 3, 5.5]
+  assert curves.running_mean(values, 1) == values
+  assert curves.running_mean([], 3) == []
+
+
+def _limits(*lines):
+  axes = Figure().subplots()
+  curves.look_closer(axes, lines)
+  return axes.get_xlim(), axes.get_ylim()
+
+
+def test_closer_look_is_at_the_second_half_and_near_the_highest():
+  # Of rounds 1 to 9 the second half is 5 to 9, where the lines are at 80 to 90 %.
+  high = list(range(1, 10)), [10, 20, 30, 40, 80, 84, 86, 88, 90]
+  (left, right), (bottom, top) = _limits(high)
+  assert left == 5 and 9 < right < 9.2
+  assert (bottom, top) == (79.5, 90.5)
+  # A line that is far below does not stretch it, nor does what is no number.
+  for low in ([1, 9], [20, 30]), ([1, 9], [math.nan, math.nan]):
+    (_, _), (bottom, top) = _limits(high, low)
+    assert top - bottom <= 1.1 * curves.CLOSE and top > 90
+
+
+def test_a_flat_line_and_none_have_a_frame():
+  assert _limits(([1, 2], [50, 50]))[1] == (48.95, 50.05)
+  assert _limits(([3], [50.0]))[1] == (48.95, 50.05)
+  assert _limits(([1], [math.inf])) == _limits()
