@@ -34,7 +34,7 @@ from tff_algos.errors import InputError
 
 _SETTINGS = (
   *("task", "rounds", "eval_every", "num_clients", "clients_per_round", "partition"),
-  *("partition_seed", "seed", "run_dir", "data_dir", "cache_dir"),
+  *("partition_seed", "seed", "run_dir", "data_dir", "cache_dir", "loss_epsilon"),
 )
 # Figure 2 compares FedReg with FedAvg at the same gradients [paper, Appendix B.3].
 _PAPER: Mapping[str, Mapping[str, Any]] = {"fedreg": {"gamma": 1.0}}
@@ -66,6 +66,7 @@ flags.DEFINE_integer("num_clients", None, "All clients (N); default: the task's.
 flags.DEFINE_integer("clients_per_round", None, "Of one round; default: the task's.")
 flags.DEFINE_string("partition", None, "The split, as of train.py; default: the task's.")
 flags.DEFINE_integer("partition_seed", 0, "Seed of the split.")
+flags.DEFINE_float("loss_epsilon", 0.0, "As of train.py; FedReg's authors have 1e-12.")
 flags.DEFINE_integer("seed", 0, "Seed of weights, cohorts, shuffles and noise.")
 flags.DEFINE_string("run_dir", None, "Folder for the results; default: new, in runs/.")
 flags.DEFINE_string("data_dir", None, "Folder of the data set; default: TFDS's own.")

@@ -280,7 +280,8 @@ def _pseudo_steps() -> Table:
 
 def _forgetting() -> Program:
   def call(task: str, rounds: int = 500, **more: Any) -> dict[str, Any]:
-    return {"task": task, "rounds": rounds, "resume": True, **more}
+    loss = {"loss_epsilon": _EPSILON}  # One for all that start from the same model.
+    return {"task": task, "rounds": rounds, "resume": True, **loss, **more}
 
   emnist = f"fedreg:pseudo_step={_SETTINGS['emnist_digits'].pseudo_step}"
   return Program(

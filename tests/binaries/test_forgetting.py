@@ -22,6 +22,7 @@ def test_the_folder_alone_is_enough_to_go_on(fork_program, tmp_path):
     *("--task=digits_cnn", "--driver=fedavg", "--algorithms=fedavg,fedprox"),
     *("--hparams=epochs=1,fedprox:mu=0.5", "--num_clients=10", "--clients_per_round=2"),
     *("--eval_every=2", "--rounds=4", f"--cache_dir={tmp_path / 'cache'}"),
+    "--loss_epsilon=0.001",
   ]
   whole = fork_program(
     "forgetting.py", *flags, f"--run_dir={tmp_path / 'whole'}", cwd=tmp_path
@@ -46,7 +47,9 @@ def test_the_folder_alone_is_enough_to_go_on(fork_program, tmp_path):
     "forgetting.py", place, "--resume", "--hparams=fedprox:mu=0.25", cwd=tmp_path
   )
   assert_refused(done, "algorithms.fedprox.mu=0.5, not 0.25")
-  before = json.loads((run_dir / "config.json").read_text())["forgetting"]
+  held = json.loads((run_dir / "config.json").read_text())
+  assert held["flags"]["loss_epsilon"] == 0.001
+  before = held["forgetting"]
   done = fork_program("train.py", place, "--resume", cwd=tmp_path)
   assert (done.status, done.err) == (0, "")
   after = json.loads((run_dir / "config.json").read_text())
