@@ -52,8 +52,14 @@ def _fixed(beta: str, value: float, first_step: str = "none") -> Cell:
   return _cell("cifar10", beta, "fedgg", suffix, **flags)
 
 
-def _momentum(beta: str) -> Cell:
-  return _cell("cifar10", beta, "fedavgm", "_0.5", fedavgm_server_momentum=0.5)
+def _momentum(beta: str) -> dict[str, Cell]:
+  """Server momentum, which moves by as much of the last global update again."""
+  half = {"fedavgm_server_momentum": 0.5}
+  ahead = {**half, "fedavgm_server_momentum_form": "nesterov"}
+  return {
+    "fedavgm, 0.5": _cell("cifar10", beta, "fedavgm", "_0.5", **half),
+    "fedavgm, 0.5, nesterov": _cell("cifar10", beta, "fedavgm", "_0.5_nesterov", **ahead),
+  }
 
 
 def _beside_the_paper(beta: str) -> dict[str, Cell]:
@@ -63,7 +69,7 @@ def _beside_the_paper(beta: str) -> dict[str, Cell]:
   """
   return {
     "fedgg, 5e-8 with PyTorch's first step": _fixed(beta, 5e-8, "epsilon"),
-    "fedavgm, momentum 0.5": _momentum(beta),
+    **_momentum(beta),
   }
 
 
@@ -153,7 +159,7 @@ def _weights() -> Figure:
 
   kicked = fixed("epsilon")
   kicked["FedAvg"] = _cell("cifar10", "0.5", "fedavg")
-  kicked["server momentum 0.5"] = _momentum("0.5")
+  kicked.update(_momentum("0.5"))
   return Figure(
     "FedGG, Figure 3: adaptive and fixed weight of the cosine loss, CIFAR-10, beta = 0.5",
     (

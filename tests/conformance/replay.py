@@ -595,14 +595,24 @@ class FedAvgM(FedAvg):
 
     v <- b v + Delta, x <- x + eta v    Delta = mean_S(w_i - x); v starts at 0
 
+  With `looks_ahead` clients start at y = x + b eta v, and Delta = mean_S(w_i - y).
+
   Attributes:
     velocity: v.
   """
 
-  def __init__(self, *args, server_momentum: float, **options):
+  def __init__(self, *args, server_momentum: float, looks_ahead: bool = False, **options):
     super().__init__(*args, **options)
-    self.server_momentum = server_momentum
+    self.server_momentum, self.looks_ahead = server_momentum, looks_ahead
     self.velocity = zeros_like(self.weights)
+
+  @property
+  def ahead(self):
+    return scaled(self.velocity, self.server_momentum * self.server_learning_rate)
+
+  def _client(self, client_id, x, y, batches):
+    start = add(self.weights, self.ahead) if self.looks_ahead else self.weights
+    return subtract(self._train(client_id, start, x, y, batches), start), None
 
   def _server(self, mean, states):
     self.velocity = add(mean, self.velocity, self.server_momentum)

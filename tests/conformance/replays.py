@@ -83,8 +83,13 @@ def _fed_avg(model, weights, h, num_clients):
 
 
 def _fed_avg_m(model, weights, h, num_clients):
-  momentum = h.server_momentum
-  return replay.FedAvgM(model, weights, server_momentum=momentum, **_options(h))
+  return replay.FedAvgM(
+    model,
+    weights,
+    server_momentum=h.server_momentum,
+    looks_ahead=h.server_momentum_form == "nesterov",
+    **_options(h),
+  )
 
 
 def _fed_prox(model, weights, h, num_clients):
@@ -394,8 +399,16 @@ REPLAYS: Mapping[str, Row] = {
   "fedadagrad": _adaptive_row(replay.FedAdagrad),
   "fedavgm": Row(
     _fed_avg_m,
-    _with(dict(plain={}, other=_OTHER, **_SERVER_RATE), dict(server_momentum=0.5)),
-    server_extra=lambda algorithm: algorithm.velocity,
+    _with(
+      dict(
+        plain={},
+        other=_OTHER,
+        **_SERVER_RATE,
+        nesterov=dict(server_momentum_form="nesterov", server_learning_rate=0.6),
+      ),
+      dict(server_momentum=0.5),
+    ),
+    server_extra=lambda algorithm: algorithm.ahead,
     size=1.0,
   ),
   "fedgg": Row(

@@ -439,6 +439,20 @@ def test_fedavgm_without_momentum_is_fedavg(federate):
   )
 
 
+def test_fedavgm_that_looks_ahead_is_fedavg_from_there(federate):
+  """x' = FedAvg(x + b (x - x_before)) while eta_g = 1, whose Delta is from there."""
+  momentum = federate("fedavgm", server_momentum=0.5, server_momentum_form="nesterov")
+  plain = federate("fedavg")
+  before = last = initial(momentum.problem)
+  for clients in problems.ROUNDS:
+    ahead = tuple(x + 0.5 * (x - y) for x, y in zip(last, before))
+    plain.state = plain.process.set_model_weights(
+      plain.state, tff.learning.models.ModelWeights(ahead, ())
+    )
+    before, last = last, momentum.round(clients).weights
+    driver.assert_close(last, plain.round(clients).weights)
+
+
 def test_fedavgm_is_fedavg_and_half_of_its_last_move(federate):
   """x' = FedAvg(x) + b v, where v is the last move while eta_g = 1."""
   momentum, plain = federate("fedavgm", server_momentum=0.5), federate("fedavg")

@@ -111,6 +111,13 @@ class FedAvgMHparams(WeightedLocalSgd):
     high=1,
     tunable=True,
   )
+  server_momentum_form: str = hparam(
+    "heavy_ball",
+    "Where clients start: heavy_ball, at the server's model; or nesterov, as far ahead "
+    "of it as the velocity is going to move it.",
+    source="paper, Hsu et al. 2019 (heavy_ball); convention (nesterov)",
+    choices=("heavy_ball", "nesterov"),
+  )
 
 
 def build_fed_adam(
@@ -207,26 +214,38 @@ def build_fed_avg_m(
 ) -> StatefulProcess:
   """Builds FedAvgM: with Delta = mean(w_i - x), v <- beta v + Delta, x <- x + eta_g v.
 
-  v starts at 0 [paper].
+  v starts at 0 [paper]. What is kept is beta eta_g v, the part of the server's move that
+  comes again: the same while beta and eta_g stay as they are [derived]. Nesterov's
+  clients start at x + beta eta_g v, so that their training corrects the move to there,
+  and it is not added behind them [convention].
 
   Args:
     model: The model to train.
     hparams: The hyper-parameters.
     model_aggregator: Replaces the weighted mean of the updates.
   """
+  looks_ahead = hparams.server_momentum_form == "nesterov"
 
   def init_server():
     return tree_math.zeros_like(model.initial_weights)
 
+  def distribute(variables):
+    start = variables.model
+    return OrderedDict(
+      model=tree_math.add(start, variables.extra) if looks_ahead else start
+    )
+
   def server_update(variables, aggregate, num_clients, h):
     del num_clients
-    velocity = tree_math.add_scaled(
-      aggregate["model"], h.server_momentum, variables.extra
+    move = tree_math.add_scaled(
+      variables.extra, h.server_learning_rate, aggregate["model"]
     )
-    moved = tree_math.add_scaled(variables.model, h.server_learning_rate, velocity)
-    return rounds.ServerVariables(moved, velocity)
+    moved = tree_math.add_scaled(variables.model, 1.0, move)
+    return rounds.ServerVariables(moved, tuple(h.server_momentum * m for m in move))
 
-  return _compose(model, hparams, server_update, init_server, model_aggregator)
+  return _compose(
+    model, hparams, server_update, init_server, model_aggregator, distribute
+  )
 
 
 def _compose(
@@ -235,6 +254,7 @@ def _compose(
   server_update: rounds.ServerUpdate,
   init_server: Callable[[], rounds.Parts],
   model_aggregator: Optional[rounds.AggregationFactory],
+  distribute: Callable[[rounds.ServerVariables], rounds.Parts] = rounds.send_model,
 ) -> StatefulProcess:
   """FedAvg's clients with a server update of their mean that keeps variables."""
 
@@ -246,7 +266,7 @@ def _compose(
   return composer.compose_process(
     model,
     hparams,
-    rounds=rounds.Round(client_update, server_update),
+    rounds=rounds.Round(client_update, server_update, distribute),
     aggregators=OrderedDict(model=model_aggregator or rounds.mean()),
     init_server=init_server,
   )

@@ -26,11 +26,11 @@ _ROWS = {
   ("fedavg", "1_cnn"): 5 * 4,
   ("fedavg", "2_cnn"): 9 * 2,
   ("fedavg", "2_lstm"): 6 * 2,
-  # Two more of CIFAR-10: the first step, and server momentum.
-  ("fedgg", "1"): 3 * 4 + 2,
-  ("fedgg", "2"): 3 * 4 + 2,
-  ("fedgg", "3"): 3 * 4 + 2,
-  ("fedgg", "4"): 3 * 4 + 2,
+  # Three more of CIFAR-10: the first step, and server momentum in two forms.
+  ("fedgg", "1"): 3 * 4 + 3,
+  ("fedgg", "2"): 3 * 4 + 3,
+  ("fedgg", "3"): 3 * 4 + 3,
+  ("fedgg", "4"): 3 * 4 + 3,
   ("twafl", "4"): 3,
   ("twafl", "5"): 2,
   ("twafl", "6"): 3 * 3,
