@@ -195,7 +195,7 @@ def make_config(
     num_clients=num_clients,
     clients_per_round=min(row.clients_per_round, num_clients or sys.maxsize),
     rounds=row.rounds,
-    target_accuracy=row.target_accuracy,
+    target_accuracy=None if algorithm_row.is_personal else row.target_accuracy,
   )
   if held is not None:
     dropped = (
@@ -224,6 +224,14 @@ def make_config(
     raise InputError(
       "personalize_steps needs eval_clients_every: say after how many rounds to look."
     )
+  if algorithm_row.is_personal:
+    measured = ("target_accuracy", "stop_at", "patience")
+    for name in (*measured, "personalize_steps", "loss_epsilon"):
+      if getattr(config, name):
+        raise InputError(
+          f"{name} is not for {algorithm}, whose global model predicts nothing by "
+          "itself: leave it out."
+        )
   if config.aggregator is not None:
     algorithm_row.check_aggregator()
     aggregators.parse(config.aggregator)

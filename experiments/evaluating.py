@@ -55,13 +55,17 @@ def run(request: Request) -> None:
   if not request.other_data:
     _check_data(request.run, manifest, loaded)
   found = run_model.read_functions(config, manifest, loaded, best=request.best)
-  evaluate = evaluation.build_evaluation(found.model, loaded.test_x, loaded.test_y)
+  process = preparation.process_of(request.run, manifest, found.model)
   clients = loaded.clients
-  evaluate_clients = client_evaluation.build_client_evaluation(found.model)
+  evaluate_clients = client_evaluation.build_client_evaluation(
+    found.model, personal_model=process.personal_model, seed=config.seed
+  )
   print(f"{found.source}:")
-  words = _words(evaluate(found.weights))
-  # The clients may take longer.
-  print(f"test set, {len(loaded.test_y):,} examples: {words}", flush=True)
+  if process.personal_model is None:
+    evaluate = evaluation.build_evaluation(found.model, loaded.test_x, loaded.test_y)
+    words = _words(evaluate(found.weights))
+    # The clients may take longer.
+    print(f"test set, {len(loaded.test_y):,} examples: {words}", flush=True)
   values = evaluate_clients(found.weights, clients, clients.ids)
   held_out = np.ones(len(clients), bool)
   training = cohorts.training_clients(len(clients), config.held_out_clients, config.seed)

@@ -227,6 +227,21 @@ def _check_metrics(config: Config, model: Model) -> None:
     )
 
 
+def process_of(run_dir: str, manifest: dict[str, Any], model: Model) -> StatefulProcess:
+  """The process of a run that was begun; the arguments are those of `newest_weights`."""
+  try:
+    algorithm = algorithms_registry.get(manifest["flags"]["algorithm"])
+    hparams = algorithm.hparams_class(**manifest["hparams"])
+    data = manifest["data"]
+    every = dict(num_clients=int(data["clients"]), num_examples=int(data["examples"]))
+    numbers = data.get("training", every)
+  except (ValueError, KeyError, TypeError) as error:
+    raise InputError(
+      f"{run_dir} holds a config.json that is not of train.py: give a run's folder."
+    ) from error
+  return _build(manifest["flags"], model, hparams, numbers)
+
+
 class RunWeights(NamedTuple):
   """The global model of a run's newest checkpoint, or of its best round.
 
@@ -253,17 +268,7 @@ def newest_weights(
   Raises:
     InputError: The folder holds no such run, no checkpoint, or none with a best round.
   """
-  try:
-    algorithm = algorithms_registry.get(manifest["flags"]["algorithm"])
-    hparams = algorithm.hparams_class(**manifest["hparams"])
-    data = manifest["data"]
-    every = dict(num_clients=int(data["clients"]), num_examples=int(data["examples"]))
-    numbers = data.get("training", every)
-  except (ValueError, KeyError, TypeError) as error:
-    raise InputError(
-      f"{run_dir} holds a config.json that is not of train.py: give a run's folder."
-    ) from error
-  process = _build(manifest["flags"], model, hparams, numbers)
+  process = process_of(run_dir, manifest, model)
   try:
     restored = checkpoints.restore(
       os.path.join(run_dir, CHECKPOINTS),

@@ -198,6 +198,11 @@ def _print_header(prepared: Prepared, runtime: runtimes.Runtime) -> None:
   )
   if loaded.left_over:
     print(f"{loaded.left_over:,} training examples are left over by the split")
+  if prepared.process.personal_model is not None:
+    print(
+      f"{config.algorithm} has no test accuracy: its model predicts by a client's "
+      "examples only, which --eval_clients_every measures"
+    )
   if runtime.notice:
     print(runtime.notice)
   print(f"results in {config.run_dir}", flush=True)
@@ -239,13 +244,16 @@ def _train(
   progress: Progress,
   tracked: trackers.Tracked,
 ) -> loop.Result:
-  evaluate = evaluation.build_evaluation(
-    prepared.loaded.model, prepared.loaded.test_x, prepared.loaded.test_y
-  )
-  evaluate_clients = None
+  loaded, personal_model = prepared.loaded, prepared.process.personal_model
+  evaluate = evaluate_clients = None
+  if personal_model is None:
+    evaluate = evaluation.build_evaluation(loaded.model, loaded.test_x, loaded.test_y)
   if prepared.config.eval_clients_every:
     evaluate_clients = client_evaluation.build_client_evaluation(
-      prepared.loaded.model, prepared.personalization
+      loaded.model,
+      prepared.personalization,
+      personal_model=personal_model,
+      seed=prepared.config.seed,
     )
   writer = records.RecordWriter(
     folder.path,

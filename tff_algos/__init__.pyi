@@ -42,6 +42,8 @@ from .algorithms.fed_reg import build_fed_reg_mg as build_fed_reg_mg
 from .algorithms.fed_sgd import FedSgdHparams as FedSgdHparams
 from .algorithms.fed_sgd import SgdHparams as SgdHparams
 from .algorithms.fed_sgd import build_fed_sgd as build_fed_sgd
+from .algorithms.pfedgp import PFedGPHparams as PFedGPHparams
+from .algorithms.pfedgp import build_pfedgp as build_pfedgp
 from .algorithms.scaffold import ScaffoldHparams as ScaffoldHparams
 from .algorithms.scaffold import build_scaffold as build_scaffold
 from .algorithms.twafl import AflHparams as AflHparams

@@ -144,6 +144,12 @@ def prepare(request: Request) -> Prepared:
   """
   task = tasks_registry.get(request.task)
   rows = [algorithms_registry.get(name) for name in request.algorithms]
+  for row in rows:
+    if row.is_personal:
+      raise InputError(
+        f"{row.name} has no test accuracy, as its global model predicts nothing by "
+        "itself: leave it out."
+      )
   hparams = {
     row.name: make_hparams(row, task, request.hparams.get(name, {}))
     for name, row in zip(request.algorithms, rows)

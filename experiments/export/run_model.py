@@ -18,6 +18,7 @@ from tasks import loading
 from tasks import registry as tasks_registry
 from tasks.registry import LoadedTask
 from tff_algos import to_keras
+from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.errors import InputError
 from tff_algos.models.functional import Model, Weights
 from tff_algos.runtimes import runtime as runtimes
@@ -101,6 +102,11 @@ def read(
     InputError: There is no run or no model in it, or that is none of Keras's.
   """
   config, manifest = config_of(run_dir, data_dir, cache_dir)
+  if algorithms_registry.get(config.algorithm).is_personal:
+    raise InputError(
+      f"The model of {run_dir} predicts nothing by itself, for it is of "
+      f"{config.algorithm}: {_ADVICE} by another algorithm."
+    )
   path = _file(run_dir, best)
   if os.path.exists(path):
     return RunModel(_open(path), path)

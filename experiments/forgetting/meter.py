@@ -81,8 +81,10 @@ class Meter:
 
   def _build(self, name: str, hparams: Any):
     config = self._prepared.config
-    if not isinstance(hparams, PlainSgd):
-      raise InputError(f"{name} has no local models that could forget: leave it out.")
+    if not isinstance(hparams, PlainSgd) or registry.get(name).is_personal:
+      raise InputError(
+        f"{name} has no local models that predict and could forget: leave it out."
+      )
     is_driver = name == config.algorithm
     if is_driver:
       process = self._prepared.process

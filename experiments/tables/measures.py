@@ -15,8 +15,9 @@ class Curve(NamedTuple):
 
   Attributes:
     rounds: The rounds after which the model was evaluated, ascending.
-    accuracy: Test accuracy after each of them, 0..1.
-    loss: Test loss after each of them, nats.
+    accuracy: Test accuracy after each of them, 0..1; of an algorithm that has none, the
+      median client's.
+    loss: Test loss after each of them, nats; NaN where there is none.
     round_bytes: Mean bytes down and up of a round, all clients.
     round_seconds: Median seconds of a round.
     seconds: Of all rounds and evaluations.
@@ -44,14 +45,18 @@ def first_rounds(run: Run, rounds: int) -> Optional[Curve]:
   A run that goes on, or was stopped because it diverged, counts once it has them.
   """
   records = [record for record in run.records if record["round"] <= rounds]
-  measured = [r for r in records if r.get("test_accuracy") is not None]
+  # What is personal has no test accuracy in any round.
+  name = "test_accuracy"
+  if not any(r.get(name) is not None for r in records):
+    name = "client_accuracy_p50"
+  measured = [r for r in records if r.get(name) is not None]
   if len(records) < rounds or not measured:
     return None
   seconds = [record["seconds"] for record in records]
   machine = run.session.get("machine")
   return Curve(
     rounds=[record["round"] for record in measured],
-    accuracy=[record["test_accuracy"] for record in measured],
+    accuracy=[record[name] for record in measured],
     loss=[record.get("test_loss", math.nan) for record in measured],
     round_bytes=statistics.mean(r["bytes_down"] + r["bytes_up"] for r in records),
     round_seconds=statistics.median(seconds[1:] or seconds),

@@ -37,6 +37,7 @@ def federate(in_process, problem_of):
 
   def make(name, problem="linear", seed=SEED, anew=False, **settings):
     hparams = driver.hparams_of(name, **settings)
+    problem = driver.problem_for(name, problem)
     model = problems.MODEL_OF.get(problem, problem)
     key = name, model, driver.fixed_part(hparams)
     if anew or key not in built:

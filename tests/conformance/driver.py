@@ -39,6 +39,11 @@ def where_it_has_them(name: str, **settings) -> dict:
   return {k: v for k, v in settings.items() if hasattr(cls, k)}
 
 
+def problem_for(name: str, problem: str) -> str:
+  """The problem, or another where the algorithm is not for its labels."""
+  return problems.OF_CLASSES.get(problem, problem) if name == "pfedgp" else problem
+
+
 def build(name: str, problem: problems.Problem, hparams: Any) -> StatefulProcess:
   row = registry.get(name)
   return row.build(

@@ -122,6 +122,16 @@ def _labels(rng, num_examples: int, dtype) -> np.ndarray:
 _NOISY = 64.0
 
 
+def _disturbed(x, training, seed):
+  """The inputs as they are, and with noise where they are noisy and it is training."""
+  is_noisy = x > _NOISY / 2
+  x = tf.where(is_noisy, x - _NOISY, x)
+  if training:
+    noise = 0.3 * tf.random.stateless_normal(tf.shape(x), seed)
+    x = tf.where(is_noisy, x + noise, x)
+  return x
+
+
 def _linear(noisy: bool = False):
   """The quadratic: linear regression, float labels; noisy: the inputs are disturbed.
 
@@ -130,12 +140,7 @@ def _linear(noisy: bool = False):
   numpy_model = replay.LinearRegression(4)
 
   def predict(weights, x, training, seed):
-    is_noisy = x > _NOISY / 2
-    x = tf.where(is_noisy, x - _NOISY, x)
-    if training:
-      noise = 0.3 * tf.random.stateless_normal(tf.shape(x), seed)
-      x = tf.where(is_noisy, x + noise, x)
-    return tf.matmul(x, weights[0]) + weights[1]
+    return tf.matmul(_disturbed(x, training, seed), weights[0]) + weights[1]
 
   model = _model(
     _random_weights(numpy_model),
@@ -174,12 +179,13 @@ def _softmax():
   return model, numpy_model, clients
 
 
-def _mlp():
-  """One hidden tanh layer."""
+def _mlp(noisy: bool = False):
+  """One hidden tanh layer; noisy: the inputs are disturbed."""
   numpy_model = replay.Mlp(4, 5, 3)
 
   def predict(weights, x, training, seed):
-    del training, seed
+    if noisy:
+      x = _disturbed(x, training, seed)
     w1, b1, w2, b2 = weights
     return tf.matmul(tf.tanh(tf.matmul(x, w1) + b1), w2) + b2
 
@@ -188,8 +194,9 @@ def _mlp():
   clients = {}
   for client, n in enumerate(SIZES):
     rng = np.random.default_rng(20 + client)
-    clients[client] = _float_inputs(rng, n), _labels(rng, n, np.int64)
-  return model, numpy_model, clients
+    x = _float_inputs(rng, n) + np.float32(_NOISY if noisy else 0)
+    clients[client] = x, _labels(rng, n, np.int64)
+  return model, None if noisy else numpy_model, clients
 
 
 _MAKERS = {
@@ -197,12 +204,16 @@ _MAKERS = {
   "softmax": _softmax,
   "mlp": _mlp,
   "noisy": lambda: _linear(noisy=True),
+  "noisy_mlp": lambda: _mlp(noisy=True),
 }
 
 REPLAYED = ("linear", "softmax", "mlp")
 
 # Problems that have the model of another one.
 MODEL_OF = {"noisy": "linear"}
+
+# What takes the place of a quadratic for an algorithm whose labels must be classes.
+OF_CLASSES = {"linear": "mlp", "noisy": "noisy_mlp"}
 
 
 def make(name: str, folder: str) -> Problem:

@@ -120,9 +120,12 @@ class SoftmaxRegression:
     return np.asarray(x, np.float64) @ w[0] + w[1]
 
   def loss_and_gradient(self, w: Weights, x, y):
-    x = np.asarray(x, np.float64)
     loss, slope = _cross_entropy(self.predict(w, x), y)
-    return loss, [x.T @ slope, slope.sum(axis=0)]
+    return loss, self.back(w, x, slope)
+
+  def back(self, w: Weights, x, slope) -> Weights:
+    """The gradient of what has the gradient `slope` (n, c) by the predictions."""
+    return [np.asarray(x, np.float64).T @ slope, slope.sum(axis=0)]
 
   def input_gradient(self, w: Weights, x, y):
     """The gradient of the sum of the examples' losses by x, in the shape of x."""
@@ -135,9 +138,8 @@ class SoftmaxRegression:
 
   def soft_loss_and_gradient(self, w: Weights, x, targets):
     """The loss is the mean of -sum_c t_c log p_c."""
-    x = np.asarray(x, np.float64)
     loss, slope = _soft_cross_entropy(self.predict(w, x), targets)
-    return loss, [x.T @ slope, slope.sum(axis=0)]
+    return loss, self.back(w, x, slope)
 
 
 class LinearRegression:
@@ -193,11 +195,15 @@ class Mlp:
     return np.tanh(np.asarray(x, np.float64) @ w[0] + w[1]) @ w[2] + w[3]
 
   def loss_and_gradient(self, w: Weights, x, y):
+    loss, slope = _cross_entropy(self.predict(w, x), y)
+    return loss, self.back(w, x, slope)
+
+  def back(self, w: Weights, x, slope) -> Weights:
+    """The gradient of what has the gradient `slope` (n, c) by the predictions."""
     x = np.asarray(x, np.float64)
     hidden = np.tanh(x @ w[0] + w[1])
-    loss, slope = _cross_entropy(hidden @ w[2] + w[3], y)
     back = (slope @ w[2].T) * (1.0 - hidden**2)
-    return loss, [x.T @ back, back.sum(axis=0), hidden.T @ slope, slope.sum(axis=0)]
+    return [x.T @ back, back.sum(axis=0), hidden.T @ slope, slope.sum(axis=0)]
 
   def input_gradient(self, w: Weights, x, y):
     """The gradient of the sum of the examples' losses by x, in the shape of x."""
@@ -211,11 +217,8 @@ class Mlp:
 
   def soft_loss_and_gradient(self, w: Weights, x, targets):
     """The loss is the mean of -sum_c t_c log p_c."""
-    x = np.asarray(x, np.float64)
-    hidden = np.tanh(x @ w[0] + w[1])
-    loss, slope = _soft_cross_entropy(hidden @ w[2] + w[3], targets)
-    back = (slope @ w[2].T) * (1.0 - hidden**2)
-    return loss, [x.T @ back, back.sum(axis=0), hidden.T @ slope, slope.sum(axis=0)]
+    loss, slope = _soft_cross_entropy(self.predict(w, x), targets)
+    return loss, self.back(w, x, slope)
 
 
 # Local training.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import problems
 import replay
 import replay_fed_agg
 import replay_fed_reg
+import replay_pfedgp
 import tensorflow as tf
 
 from tff_algos.algorithms import fed_curv
@@ -34,6 +35,8 @@ class Row(NamedTuple):
       to it. 0 where they hold no differences.
     comparable: `(server extra) -> arrays`, applied to both sides before they are
       compared: makes numbers of them whose rounding is in proportion to `size`.
+    loss_model: `(numpy_model, hparams) -> model` whose loss the local steps are along;
+      None where it is the model's own, a mean over the examples.
   """
 
   make: Callable[..., replay.Algorithm]
@@ -42,6 +45,7 @@ class Row(NamedTuple):
   client_state: Callable[[replay.Algorithm, int], list] = lambda algorithm, client: []
   size: float = 0.0
   comparable: Callable[[list], list] = lambda arrays: arrays
+  loss_model: Optional[Callable[..., Any]] = None
 
 
 class ScaffoldWithMomentum(replay.Scaffold):
@@ -327,6 +331,16 @@ def _fed_reg(modified_gradient: bool):
   return make
 
 
+def _of_features(model, h):
+  return replay_pfedgp.FeatureModel(
+    model, h.output_scale, h.length_scale, h.alpha_epsilon
+  )
+
+
+def _pfedgp(model, weights, h, num_clients):
+  return replay.FedAvg(_of_features(model, h), weights, **_options(h))
+
+
 _LOCAL_SETTINGS = {
   "plain": dict(),
   "whole_uniform": dict(batch_size=None, client_weighting="uniform"),
@@ -544,6 +558,20 @@ REPLAYS: Mapping[str, Row] = {
       },
       dict(gamma=0.5, pseudo_step=0.2, perturbation_ratio=0.3),
     ),
+  ),
+  "pfedgp": Row(
+    _pfedgp,
+    _with(
+      {
+        "plain": dict(),
+        "other": _OTHER,
+        "kernel": dict(output_scale=2.0, length_scale=0.6, alpha_epsilon=0.2),
+        **_SERVER_RATE,
+      },
+      # Its losses are larger than others'.
+      dict(learning_rate=0.02),
+    ),
+    loss_model=_of_features,
   ),
   "dpsgd": Row(
     _private(replay.FedSGD),

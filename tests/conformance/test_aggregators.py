@@ -70,7 +70,8 @@ def test_row_says_whether_it_takes_one(name):
 def test_median_of_one_client_is_its_update(federate, problem_of, name):
   """As the mean of one is; and so is that of three when two of them are not finite."""
   factory = table.make("median", clients_per_round=1)
-  median = federation_with(name, problem_of("linear"), model_aggregator=factory)
+  problem = problem_of(driver.problem_for(name, "linear"))
+  median = federation_with(name, problem, model_aggregator=factory)
   plain = federate(name, seed=median.seed)
   for clients, spoilt in (((1,), {}), ((0, 1, 2), {0: "nan", 2: "inf"})):
     median.round(clients, spoilt)

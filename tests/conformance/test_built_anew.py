@@ -112,7 +112,8 @@ def build_anew(in_process, problem_of):
       else:
         known["model_aggregator"] = HalvedMean()
       hparams = driver.hparams_of(name, **halved(name))
-      made[name] = row.builder(problem_of("linear").model, hparams, **known)
+      problem = problem_of(driver.problem_for(name, "noisy"))
+      made[name] = row.builder(problem.model, hparams, **known)
     return made[name]
 
   return build
@@ -125,7 +126,8 @@ def test_it_starts_at_the_models_weights_and_the_given_hparams(
   process, hparams = build_anew(name), driver.hparams_of(name, **halved(name))
   state = process.initialize()
   weights = process.get_model_weights(state)
-  driver.assert_same(weights.trainable, problem_of("linear").model.initial_weights)
+  problem = problem_of(driver.problem_for(name, "noisy"))
+  driver.assert_same(weights.trainable, problem.model.initial_weights)
   assert weights.non_trainable == ()
   tunables = [f.name for f in dataclasses.fields(hparams) if f.metadata["tunable"]]
   found = process.get_hparams(state)

@@ -224,6 +224,27 @@ FAULTS = (
     _replay("fedreg_mg"),
   ),
   Fault(
+    "pfedgp: all classes have the same prior mean",
+    f"{_CLIENT_WORK}gaussian_process.py",
+    "centred = tf.math.log(alpha) - (0.5 * noise + log_shares)",
+    "centred = tf.math.log(alpha) - 0.5 * noise",
+    _replay("pfedgp"),
+  ),
+  Fault(
+    "pfedgp: features keep their lengths",
+    f"{_CLIENT_WORK}gaussian_process.py",
+    "u, v = (tf.math.l2_normalize(x, axis=-1) for x in (a, b))",
+    "u, v = a, b",
+    _replay("pfedgp"),
+  ),
+  Fault(
+    "pfedgp: a client is measured on what it knows",
+    f"{_SIMULATION}client_evaluation.py",
+    "return _totals(personal_model(weights, known), weights, others)",
+    "return _totals(personal_model(weights, known), weights, known)",
+    _of("simulation/test_client_evaluation.py", "personal_model"),
+  ),
+  Fault(
     "fedagg: later epochs are not counted",
     f"{_ALGORITHMS}fed_agg.py",
     "count - max(k, m) for m",

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tff_algos import client_data
+from tff_algos.algorithms import pfedgp
 from tff_algos.client_work import local_training
 from tff_algos.models import functional
 from tff_algos.simulation import client_evaluation, evaluation, seeds
@@ -236,3 +237,74 @@ def test_spread_is_the_percentiles_and_the_worst():
     p10=0.25, p50=0.25, p90=0.25, worst=0.25
   )
   assert all(np.isnan(v) for v in client_evaluation.spread(np.array([np.nan])).values())
+
+
+# --- Models of the clients' own -----------------------------------------------------
+
+
+def _nearest(weights, examples):
+  """A personal model: the label of the nearest example that the client knows."""
+  del weights
+
+  def predict(weights, x, training, seed):
+    del weights, training, seed
+    squares = tf.reduce_sum(tf.square(x[:, tf.newaxis] - examples.x), axis=-1)
+    labels = tf.gather(examples.y, tf.argmin(squares, axis=1))
+    return 50.0 * tf.one_hot(labels, 3)
+
+  return dataclasses.replace(_MODEL, predict=predict)
+
+
+def test_personal_model_is_of_one_half_and_measured_on_the_other(data, clients):
+  """The halves are those of `Personalization`."""
+  evaluate = client_evaluation.build_client_evaluation(
+    _MODEL, personal_model=_nearest, seed=5
+  )
+  found = evaluate(_weights(), clients, _NAMES)
+  assert list(found) == ["loss", "accuracy", "num_examples"]
+  steps = _personalized(clients, steps=1, learning_rate=0.1, seed=5)
+  assert found["num_examples"].tolist() == [0, *steps["num_examples"][1:]]
+  for k, name in enumerate(_NAMES[1:], 1):
+    x, y = data[name]
+    words = seeds.sequence(5, "personalization", clients.place(name))
+    key = tf.constant(words.generate_state(2, np.uint32).view(np.int32))
+    order = local_training.batch_order(key, tf.constant(len(y)), 1)[0].numpy()
+    known, others = order[: len(y) // 2], order[len(y) // 2 :]
+    squares = np.sum((x[others][:, None] - x[known]) ** 2, axis=-1)
+    hits = y[known][squares.argmin(axis=1)] == y[others]
+    assert found["accuracy"][k] == np.mean(hits)
+
+
+def test_client_with_one_example_has_no_values_of_a_personal_model(clients):
+  evaluate = client_evaluation.build_client_evaluation(_MODEL, personal_model=_nearest)
+  found = evaluate(_weights(), clients, ["client 1"])
+  assert np.isnan(found["loss"][0]) and np.isnan(found["accuracy"][0])
+
+
+def test_personal_model_and_steps_exclude_each_other():
+  with pytest.raises(ValueError, match="models of their own already"):
+    client_evaluation.build_client_evaluation(
+      _MODEL, client_evaluation.Personalization(1, 0.1), personal_model=_nearest
+    )
+
+
+def test_gaussian_process_of_two_far_clusters_is_certain(tmp_path):
+  """Of 12 examples, six in each of two directions, with linear features."""
+  x = np.zeros((12, 4), np.float32)
+  x[::2, 0], x[1::2, 1] = 1 + np.arange(6), 2
+  y = np.array([2, 0] * 6, np.int32)
+  model = dataclasses.replace(
+    _MODEL, initial_weights=(np.eye(4, 3, dtype=np.float32), np.zeros(3, np.float32))
+  )
+  clients = client_data.write_clients(
+    str(tmp_path), {"two": (x, y), "one": (x[::2], y[::2])}, model.example_spec
+  )
+  process = pfedgp.build_pfedgp(model)
+  evaluate = client_evaluation.build_client_evaluation(
+    model, personal_model=process.personal_model
+  )
+  found = evaluate(model.initial_weights, clients, ["two", "one"])
+  assert found["accuracy"].tolist() == [1, 1]
+  assert found["num_examples"].tolist() == [6, 3]
+  # Of the one class that a client knows there is no doubt.
+  assert found["loss"][0] < 0.2 and found["loss"][1] == 0

@@ -1,4 +1,8 @@
-"""Evaluation of a model on each client's own examples, also after a few local steps."""
+"""Evaluation on each client's own examples, of the global model or of the client's own.
+
+Its own is the global one after a few local steps, or what a process's `personal_model`
+makes of half of its examples.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,7 @@ from tff_algos.client_work import gradients, local_training, tree_math
 from tff_algos.errors import InputError
 from tff_algos.models.functional import Model, Weights
 from tff_algos.simulation import evaluation, seeds
+from tff_algos.templates.stateful_process import PersonalModel
 
 _BATCH = 500
 
@@ -56,7 +61,11 @@ class Personalization:
 
 
 def build_client_evaluation(
-  model: Model, personalization: Optional[Personalization] = None
+  model: Model,
+  personalization: Optional[Personalization] = None,
+  *,
+  personal_model: Optional[PersonalModel] = None,
+  seed: int = 0,
 ) -> EvaluateClients:
   """Makes a function that evaluates weights on some clients' own examples.
 
@@ -64,13 +73,24 @@ def build_client_evaluation(
     model: The model, at work in inference mode but for the steps of `personalization`.
     personalization: If given, evaluation is of the half of a client's examples that is
       not for its steps, and there are values of the global model and of its own.
+    personal_model: Of a process that has one. It is given the half that steps would be
+      taken on, and the others are evaluated; a client with one example has no values.
+    seed: >= 0, of the shuffles for `personal_model`.
 
   Returns:
     `(weights, clients, ids) -> values`, each an array (len(ids),): `loss` in nats and the
     model's metrics, means over a client's examples, NaN where a metric counts none of
     them; `num_examples`, how many these were; and, with `personalization`,
     `personalized_loss` and so on, after its steps.
+
+  Raises:
+    InputError: There is a `personal_model`, and steps are to be taken too.
   """
+  if personal_model is not None and personalization is not None:
+    raise InputError(
+      "The clients have models of their own already: leave personalization out."
+    )
+  shuffled_by = personalization.seed if personalization else seed
   specs = tuple(tf.TensorSpec(w.shape, tf.float32) for w in model.initial_weights)
 
   @tf.function(
@@ -79,12 +99,16 @@ def build_client_evaluation(
   )
   def totals(weights, path, seed):
     examples = client_data.read(path, model.example_spec)
+    if personal_model is not None:
+      known, others = _halves(examples, seed)
+      # Of no example there is no model.
+      count = tf.where(tf.shape(known.y)[0] > 0, tf.shape(others.y)[0], 0)
+      others = _rows(others, tf.range(count))
+      return _totals(personal_model(weights, known), weights, others)
     if personalization is None:
       return _totals(model, weights, examples)
-    n = tf.shape(examples.y)[0]
-    order = local_training.batch_order(seed, n, 1)[0]
-    for_steps, others = _rows(examples, order[: n // 2]), _rows(examples, order[n // 2 :])
-    own = _personalize(model, weights, for_steps, personalization, seed)
+    known, others = _halves(examples, seed)
+    own = _personalize(model, weights, known, personalization, seed)
     found = _totals(model, weights, others)
     for name, value in _totals(model, own, others).items():
       if name != "num_examples":
@@ -99,8 +123,7 @@ def build_client_evaluation(
     tensors = tuple(tf.constant(w) for w in weights)
 
     def totals_of(client: str) -> dict[str, NDArray[np.float64]]:
-      seed = personalization.seed if personalization else 0
-      words = seeds.sequence(seed, "personalization", clients.place(client))
+      words = seeds.sequence(shuffled_by, "personalization", clients.place(client))
       key = words.generate_state(2, np.uint32).view(np.int32)
       parts = totals(tensors, clients.path(client), key)
       return {name: value.numpy() for name, value in parts.items()}
@@ -175,6 +198,13 @@ def _names(model: Model, personalization: Optional[Personalization]) -> list[str
   if personalization is not None:
     names += [f"personalized_{name}" for name in names]
   return [*names, "num_examples"]
+
+
+def _halves(examples: Examples, seed: tf.Tensor) -> tuple[Examples, Examples]:
+  """Of a shuffle, what a client's own model is made of, rounded down, and the others."""
+  n = tf.shape(examples.y)[0]
+  order = local_training.batch_order(seed, n, 1)[0]
+  return _rows(examples, order[: n // 2]), _rows(examples, order[n // 2 :])
 
 
 def _rows(examples: Examples, rows: tf.Tensor) -> Examples:

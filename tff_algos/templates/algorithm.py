@@ -25,6 +25,8 @@ class Algorithm(NamedTuple):
     hparams_class: The dataclass of its hyper-parameters.
     description: A few words for lists.
     source: The paper.
+    is_personal: Whether the global model predicts nothing by itself: clients have models
+      of their own, `process.personal_model`.
   """
 
   name: str
@@ -32,6 +34,7 @@ class Algorithm(NamedTuple):
   hparams_class: type[HyperParameters]
   description: str
   source: str
+  is_personal: bool = False
 
   @property
   def takes_aggregator(self) -> bool:

@@ -33,7 +33,8 @@ def save_process(process: StatefulProcess, path: str) -> None:
   """Writes a process to one file, which `load_process` reads.
 
   Its computations, the classes that their results are made of, its schedule, its bytes
-  and its privacy are in it; its `model` and `client_work`, Python functions, are not.
+  and its privacy are in it; its `model`, `client_work` and `personal_model`, Python
+  functions, are not.
 
   Args:
     process: The process.

@@ -27,11 +27,14 @@ from typing import Any, Optional
 
 import tensorflow_federated as tff
 
+from tff_algos.client_data import Examples
 from tff_algos.errors import InputError
-from tff_algos.models.functional import Model
+from tff_algos.models.functional import Model, Weights
 from tff_algos.privacy.accounting import GaussianMechanism
 from tff_algos.templates.client_readings import ClientReading
 from tff_algos.templates.ledger import RoundTraffic, bytes_per_client
+
+PersonalModel = Callable[[Weights, Examples], Model]
 
 
 class ProcessTypeError(TypeError):
@@ -120,6 +123,7 @@ class StatefulProcess(tff.templates.IterativeProcess):
     self._initialize_client, self._client_work = initialize_client_fn, client_work
     self._count_traffic = count_traffic
     self._privacy: Optional[GaussianMechanism] = None
+    self._personal_model: Optional[PersonalModel] = None
     self._model, self._over, self._recompose = model, over, recompose
     self._composed_of = MappingProxyType(dict(composed_of or {}))
     self._get_model_weights = get_model_weights
@@ -162,6 +166,27 @@ class StatefulProcess(tff.templates.IterativeProcess):
     changed._privacy = privacy
     return changed
 
+  @property
+  def personal_model(self) -> Optional[PersonalModel]:
+    """A client's own model, where the global one alone predicts nothing; else None.
+
+    `(global weights, examples of the client) -> Model`, a pure TensorFlow function of at
+    least one example, whose model takes the global weights.
+    """
+    return self._personal_model
+
+  def with_personal_model(self, personal_model: PersonalModel) -> StatefulProcess:
+    """The same process, of which its builder says how a client comes to predict."""
+    changed = copy.copy(self)
+    changed._personal_model = personal_model
+    return changed
+
+  def _said_of(self, made: StatefulProcess) -> StatefulProcess:
+    """`made`, a form of this process, with what the builder has said of this one."""
+    said = copy.copy(made)
+    said._privacy, said._personal_model = self._privacy, self._personal_model
+    return said
+
   def over(self, reading: ClientReading) -> StatefulProcess:
     """The same process over clients who get at their examples in another way.
 
@@ -175,8 +200,7 @@ class StatefulProcess(tff.templates.IterativeProcess):
         "This process was not made by compose_process, so it takes its clients' data as "
         "it is: give what its `next` takes."
       )
-    changed = self._over(reading)
-    return changed.with_privacy(self._privacy) if self._privacy else changed
+    return self._said_of(self._over(reading))
 
   @property
   def composed_of(self) -> Mapping[str, Any]:
@@ -199,8 +223,7 @@ class StatefulProcess(tff.templates.IterativeProcess):
         "This process was not made by compose_process, so nothing of it can be changed: "
         "change it where it is made."
       )
-    made = self._recompose(**changed)
-    return made.with_privacy(self._privacy) if self._privacy else made
+    return self._said_of(self._recompose(**changed))
 
   @property
   def next_fns(self) -> Mapping[str, tff.Computation]:

@@ -112,3 +112,19 @@ def test_first_rounds_of_a_run(write_run, tmp_path):
   assert (curve.note, curve.machine) == ("JPEG", "Abacus, 2 cores")
   assert measures.first_rounds(run, 4).rounds == [1, 3, 4]
   assert measures.first_rounds(run, 5) is None
+
+
+def test_where_there_is_no_test_accuracy_it_is_the_median_clients(write_run, tmp_path):
+  head = "round,test_loss,test_accuracy,client_accuracy_p50,seconds,num_dropped"
+  rounds = ["1,,,0.25,1.0,0,10,10", "2,,,,1.0,0,10,10", "3,,,0.5,1.0,0,10,10"]
+  run = read_run(
+    write_run(tmp_path / "a", head=f"{head},bytes_down,bytes_up", rounds=rounds)
+  )
+  curve = measures.first_rounds(run, 3)
+  assert (curve.rounds, curve.accuracy) == ([1, 3], [0.25, 0.5])
+  assert all(map(math.isnan, curve.loss))
+  rounds = [line.replace(",,,0", ",1.0,0.75,0") for line in rounds]
+  run = read_run(
+    write_run(tmp_path / "b", head=f"{head},bytes_down,bytes_up", rounds=rounds)
+  )
+  assert measures.first_rounds(run, 3).accuracy == [0.75, 0.75]

@@ -1,0 +1,70 @@
+"""Law: a process has a `personal_model` where its row says that clients need one.
+
+And pFedGP's is what its formulas give.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import driver
+import numpy as np
+import pytest
+import replay
+import tensorflow as tf
+from replay_pfedgp import kernel, processes
+
+import tff_algos
+from tff_algos.algorithms import registry
+from tff_algos.client_data import Examples
+
+
+@pytest.mark.parametrize("name", registry.ALGORITHMS)
+def test_row_says_whether_clients_have_models_of_their_own(federate, name):
+  process = federate(name).process
+  assert registry.get(name).is_personal == (process.personal_model is not None)
+  over = tff_algos.over_datasets(process, seed=5)
+  again = process.recomposed(norm_limit=10.0)
+  for other in (over, again):
+    assert other.personal_model is process.personal_model
+
+
+def _predict(process, weights, known, x):
+  model = process.personal_model(weights, Examples(*map(tf.constant, known)))
+  inputs = model.preprocess(tf.constant(x))
+  return model.predict(weights, inputs, False, tf.constant([0, 0])).numpy()
+
+
+@pytest.mark.parametrize("client", [1, 3, 4])
+def test_pfedgp_is_the_posterior_after_the_examples(federate, client):
+  federation = federate("pfedgp", length_scale=0.5).round((0, 1, 2))
+  problem, weights = federation.problem, federation.weights
+  process = driver.build("pfedgp", problem, federation.hparams)
+  (x, y), (others, _) = problem.clients[client], problem.clients[0]
+  found = _predict(process, weights, (x, y), others)
+  exact = replay.as_weights(weights)
+  g, h = (problem.numpy_model.predict(exact, inputs) for inputs in (x, others))
+  near, covariance = kernel(h, g, 8.0, 0.5), kernel(g, g, 8.0, 0.5)
+  expected = np.full(found.shape, -np.inf)
+  for c, share, r, noise in zip(*processes(y, 0.01)):
+    mean = near @ np.linalg.solve(covariance + np.diag(noise), r)
+    expected[:, c] = np.log(share) + mean
+  np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_pfedgp_knows_the_first_examples_only(federate):
+  federation = federate("pfedgp")
+  problem, weights = federation.problem, federation.weights
+  x, y = problem.clients[1]
+  few = driver.build(
+    "pfedgp", problem, dataclasses.replace(federation.hparams, max_support=4)
+  )
+  found = _predict(few, weights, (x, y), x)
+  driver.assert_same(found, _predict(few, weights, (x[:4], y[:4]), x))
+  driver.assert_same(found, _predict(federation.process, weights, (x[:4], y[:4]), x))
+  assert driver.differ(found, _predict(federation.process, weights, (x, y), x))
+
+
+def test_pfedgp_of_no_classes_is_refused_in_one_sentence(problem_of):
+  with pytest.raises(tff_algos.InputError, match=r"^pFedGP classifies: [^\n]*\.$"):
+    tff_algos.build_pfedgp(problem_of("linear").model)
