@@ -370,9 +370,9 @@ def build() -> tuple[dict[str, Item], dict[str, Item]]:
       "fedreg_landmarks_and_time.csv",
       "Landmarks-User-160k",
       note=" pFedGP has no test accuracy: its numbers are the median client's, on the "
-      "half of its examples that its classifier does not know. The paper does not say how it "
-      f"measured pFedGP, nor its settings: FedAvg's, all clients every {_PERSONAL_EVERY} "
-      "rounds [convention].",
+      "half of its examples that its classifier does not know. The paper says neither "
+      "how it measured pFedGP nor its settings: FedAvg's, all clients every "
+      f"{_PERSONAL_EVERY} rounds [convention].",
     ),
     "C.2": _time(),
   }

@@ -141,6 +141,8 @@ _EXPECTED = {
   # learning_rate, server_learning_rate, gamma, pseudo_step, perturbation_ratio
   "fedreg": _like_fed_avg(5),
   "fedreg_mg": _like_fed_avg(5),
+  # ... of FedAvg
+  "pfedgp": _like_fed_avg(2),
   # ... of the plain form, clip_norm and noise_multiplier
   "dpsgd": _like_fed_avg(1 + 2),
   "fedavg_dpsgd": _like_fed_avg(2 + 2),

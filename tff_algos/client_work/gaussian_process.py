@@ -48,7 +48,7 @@ class Kernel(NamedTuple):
 
 
 class _Regressions(NamedTuple):
-  """One for each class that is among the labels, ascending by first appearance.
+  """One for each class that is among the labels, as they first appear.
 
   Attributes:
     classes: (P,), their labels.
@@ -140,7 +140,7 @@ def _regressions(
   alpha = alpha_epsilon + is_class
   noise = tf.math.log1p(1.0 / alpha)
   log_shares = tf.math.log(tf.reduce_mean(is_class, axis=0))
-  # Less log(p_c), all targets have one mean.
+  # target_ic - log(p_c), whose mean over i and c is taken away too.
   centred = tf.math.log(alpha) - (0.5 * noise + log_shares)
   residuals = tf.transpose(centred - tf.reduce_mean(centred))
   covariance = kernel.between(features, features)
