@@ -136,7 +136,7 @@ ALGORITHMS = (
     "pfedgp",
     build_pfedgp,
     PFedGPHparams,
-    "Features by FedAvg, and each client's Gaussian process to classify them.",
+    "Features by FedAvg, and a Gaussian process for each client.",
     "Achituve et al., NeurIPS 2021",
     is_personal=True,
   ),
