@@ -15,14 +15,14 @@ class Curve(NamedTuple):
 
   Attributes:
     rounds: The rounds after which the model was evaluated, ascending.
-    accuracy: Test accuracy after each of them, 0..1; of an algorithm that has none, the
-      median client's.
-    loss: Test loss after each of them, nats; NaN where there is none.
+    accuracy: Test accuracy after each of them, 0..1.
+    loss: Test loss after each of them, nats.
     round_bytes: Mean bytes down and up of a round, all clients.
     round_seconds: Median seconds of a round.
     seconds: Of all rounds and evaluations.
     note: What to say beside its numbers, such as "JPEG CIFAR-10".
     machine: Processor, cores and memory, as far as the run says.
+    clients: The median client's accuracy, 0..1, whenever all were evaluated.
   """
 
   rounds: Sequence[int]
@@ -33,36 +33,39 @@ class Curve(NamedTuple):
   seconds: float
   note: str
   machine: str
+  clients: Sequence[float] = ()
 
 
 #: `(curve, reference curve or None) -> number`, or None where it was not reached.
 Measure = Callable[[Curve, Optional[Curve]], Optional[float]]
 
 
+_CLIENTS = "client_accuracy_p50"
+
+
 def first_rounds(run: Run, rounds: int) -> Optional[Curve]:
   """What a run measured in its first rounds; None if it has not done so many.
 
-  A run that goes on, or was stopped because it diverged, counts once it has them.
+  A run that goes on, or was stopped because it diverged, counts once it has them. One
+  whose algorithm has no test accuracy has no evaluated rounds.
   """
   records = [record for record in run.records if record["round"] <= rounds]
-  # What is personal has no test accuracy in any round.
-  name = "test_accuracy"
-  if not any(r.get(name) is not None for r in records):
-    name = "client_accuracy_p50"
-  measured = [r for r in records if r.get(name) is not None]
-  if len(records) < rounds or not measured:
+  measured = [r for r in records if r.get("test_accuracy") is not None]
+  is_measured_later = any(r.get("test_accuracy") is not None for r in run.records)
+  if len(records) < rounds or (is_measured_later and not measured):
     return None
   seconds = [record["seconds"] for record in records]
   machine = run.session.get("machine")
   return Curve(
     rounds=[record["round"] for record in measured],
-    accuracy=[record[name] for record in measured],
+    accuracy=[record["test_accuracy"] for record in measured],
     loss=[record.get("test_loss", math.nan) for record in measured],
     round_bytes=statistics.mean(r["bytes_down"] + r["bytes_up"] for r in records),
     round_seconds=statistics.median(seconds[1:] or seconds),
     seconds=sum(seconds) + sum(r.get("evaluation_seconds", 0.0) for r in records),
     note=run.data.get("note", ""),
     machine=f"{machine['processor']}, {machine['cores']} cores" if machine else "",
+    clients=[r[_CLIENTS] for r in records if r.get(_CLIENTS) is not None],
   )
 
 
@@ -88,7 +91,13 @@ def best(curve: Curve, reference: Optional[Curve] = None) -> Optional[float]:
 def final(curve: Curve, reference: Optional[Curve] = None) -> Optional[float]:
   """The test accuracy after the last round."""
   del reference
-  return curve.accuracy[-1]
+  return curve.accuracy[-1] if curve.accuracy else None
+
+
+def best_of_clients(curve: Curve, reference: Optional[Curve] = None) -> Optional[float]:
+  """The highest of the median client's accuracies."""
+  del reference
+  return max((a for a in curve.clients if math.isfinite(a)), default=None)
 
 
 def first_round_at(curve: Curve, target: float) -> Optional[int]:

@@ -98,7 +98,7 @@ def shown(value: Value, column: Column) -> str:
   if not value.runs:
     return "no reference" if column.compares else "not run"
   if value.mean is None:
-    return "not reached"
+    return "not measured" if column.unit == "%" else "not reached"
   text = f"{value.mean:.{column.digits}f}"
   if value.std is not None:
     text += f" ± {value.std:.{max(column.digits, 1)}f}"

@@ -75,9 +75,10 @@ def test_its_model_is_not_exported(personal, fork_program, tmp_path):
 
 
 @pytest.mark.parametrize(
-  "flag", ["stop_at=accuracy:0.9", "patience=3", "target_accuracy=0.9"]
+  "flag",
+  ["stop_at=accuracy:0.9", "patience=3", "target_accuracy=0.9", "loss_epsilon=0.1"],
 )
-def test_what_looks_at_a_test_accuracy_is_refused(run_forked, tmp_path, flag):
+def test_what_is_of_the_global_models_predictions_is_refused(run_forked, tmp_path, flag):
   run_dir, where = place(tmp_path)
   done = run_forked(*_FLAGS, *where, f"--{flag}", cwd=tmp_path)
   assert_refused(done, flag.partition("=")[0], "pfedgp")

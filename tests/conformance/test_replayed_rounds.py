@@ -16,15 +16,19 @@ CASES = [(name, label) for name, row in REPLAYS.items() for label in row.setting
 
 # Those that take gradients in a way of their own, for which the loss matters; the others
 # all take them in `local_training.train_client`, as FedAvg.
-OWN_GRADIENTS = {"fedavg", "fedsgd", "fedcurv", "fedreg", "fedreg_mg", "dpsgd"}
+OWN_GRADIENTS = {"fedavg", "fedsgd", "fedcurv", "fedreg", "fedreg_mg", "dpsgd", "pfedgp"}
 
-# Every setting on one of the models, the first one of some algorithms on all three.
+# Every setting on one of the models, the first one of some algorithms on all models.
 RUNS = [
   (name, label, problem)
   for name, label in CASES
   for problem in problems.REPLAYED
   if problem == "mlp"
-  or (name in OWN_GRADIENTS and label == next(iter(REPLAYS[name].settings)))
+  or (
+    name in OWN_GRADIENTS
+    and label == next(iter(REPLAYS[name].settings))
+    and problem == driver.problem_for(name, problem)
+  )
 ]
 
 

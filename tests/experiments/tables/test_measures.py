@@ -8,6 +8,8 @@ import pytest
 
 from experiments.run_folder.reading import read_run
 from experiments.tables import measures
+from experiments.tables.model import Column
+from experiments.tables.values import shown, value_of
 
 
 def _curve(*accuracy: float, rounds=None, round_bytes=1.0, round_seconds=1.0):
@@ -114,17 +116,13 @@ def test_first_rounds_of_a_run(write_run, tmp_path):
   assert measures.first_rounds(run, 5) is None
 
 
-def test_where_there_is_no_test_accuracy_it_is_the_median_clients(write_run, tmp_path):
+def test_run_without_test_accuracies_has_those_of_clients(write_run, tmp_path):
   head = "round,test_loss,test_accuracy,client_accuracy_p50,seconds,num_dropped"
-  rounds = ["1,,,0.25,1.0,0,10,10", "2,,,,1.0,0,10,10", "3,,,0.5,1.0,0,10,10"]
-  run = read_run(
-    write_run(tmp_path / "a", head=f"{head},bytes_down,bytes_up", rounds=rounds)
-  )
-  curve = measures.first_rounds(run, 3)
-  assert (curve.rounds, curve.accuracy) == ([1, 3], [0.25, 0.5])
-  assert all(map(math.isnan, curve.loss))
-  rounds = [line.replace(",,,0", ",1.0,0.75,0") for line in rounds]
-  run = read_run(
-    write_run(tmp_path / "b", head=f"{head},bytes_down,bytes_up", rounds=rounds)
-  )
-  assert measures.first_rounds(run, 3).accuracy == [0.75, 0.75]
+  rounds = ["1,,,0.75,1.0,0,10,10", "2,,,,1.0,0,10,10", "3,,,0.5,1.0,0,10,10"]
+  folder = write_run(tmp_path / "a", head=f"{head},bytes_down,bytes_up", rounds=rounds)
+  curve = measures.first_rounds(read_run(folder), 3)
+  assert (curve.rounds, curve.accuracy, curve.clients) == ([], [], [0.75, 0.5])
+  assert measures.best(curve) is None and measures.final(curve) is None
+  assert measures.best_of_clients(curve) == 0.75
+  column = Column("ACC", measures.best, "%", 1)
+  assert shown(value_of(column, [(curve, None)]), column) == "not measured"
