@@ -64,7 +64,7 @@ def _names(table: Table, rows: Sequence[Row]) -> tuple[str, list[str]]:
   own = [(h, of) for h, of in labels if (h, of[0]) not in common]
   return ", ".join(f"{h} = {label}" for h, label in common), [
     # A number says nothing without its letter.
-    ", ".join(f"{h} = {of[k]}" if len(h) == 1 else of[k] for h, of in own)
+    ", ".join(f"{h} = {of[k]}" if len(h) == 1 else of[k] for h, of in own if of[k])
     for k in range(len(rows))
   ]
 
