@@ -175,7 +175,7 @@ def test_every_algorithm_documents_its_hyper_parameters(name):
   """And takes its own defaults, which making one checks."""
   for field in dataclasses.fields(registry.get(name).hparams_class()):
     assert field.metadata["help"].endswith(".")
-    marks = ("paper", "derived", "convention")
+    marks = ("paper", "derived", "code", "convention")
     assert field.metadata["source"].startswith(marks), field.name
     assert hyper_parameters.range_text(field)
 

@@ -36,6 +36,8 @@ _MAGIC = "tff_algos_cell"
 # What the notebook's own Python sets for itself.
 _FOREIGN = ("MPLBACKEND", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")
 _SECONDS_TO_START = 120
+# How often in a row nothing comes, of 0.2 s each, until a cell that was answered is done.
+_SILENCE = 25
 
 
 def start() -> None:
@@ -110,7 +112,7 @@ def _run(code: str, manager: KernelManager, client) -> None:
     RuntimeError: The other kernel has ended.
   """
   cell = client.execute(code, allow_stdin=False)
-  error = None
+  error, has_replied, silence = None, False, 0
   with _noted_interrupts() as interrupts:
     while True:
       if interrupts:
@@ -123,7 +125,12 @@ def _run(code: str, manager: KernelManager, client) -> None:
           raise RuntimeError(
             "The kernel that ran the cells has ended: restart the notebook's kernel."
           ) from None
+        has_replied = has_replied or _has_replied(client, cell)
+        silence += 1
+        if has_replied and silence > _SILENCE:
+          break  # Where an interrupt cut off the message that it is done.
         continue
+      silence = 0
       if message["parent_header"].get("msg_id") != cell:
         continue
       kind, content = message["msg_type"], message["content"]
@@ -135,6 +142,16 @@ def _run(code: str, manager: KernelManager, client) -> None:
         _show(kind, content)
   if error is not None:
     raise error
+
+
+def _has_replied(client, cell: str) -> bool:
+  """Whether the other kernel has answered the request to run a cell."""
+  try:
+    while client.get_shell_msg(timeout=0)["parent_header"].get("msg_id") != cell:
+      pass
+  except queue.Empty:
+    return False
+  return True
 
 
 @contextlib.contextmanager

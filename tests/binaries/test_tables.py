@@ -67,7 +67,7 @@ def test_list_needs_no_data(tmp_path):
   done = _program("--list", f"--out={tmp_path}")
   assert done.returncode == 0, done.stderr
   assert "table2" in done.stdout
-  assert "0 of 12 cells done" in done.stdout
+  assert "0 of 15 cells done" in done.stdout
 
 
 def test_state_of_a_folder_that_is_none_gets_one_sentence(tmp_path):
