@@ -112,11 +112,11 @@ def _run(code: str, manager: KernelManager, client) -> None:
     RuntimeError: The other kernel has ended.
   """
   cell = client.execute(code, allow_stdin=False)
-  error, has_replied, silence = None, False, 0
+  error, has_replied, silence, done = None, False, 0, 0
   with _noted_interrupts() as interrupts:
     while True:
-      if interrupts:
-        interrupts.clear()
+      if len(interrupts) > done or (done and silence % 10 == 9):  # One can be lost.
+        done = len(interrupts)
         manager.interrupt_kernel()  # What the cell then raises comes as its error.
       try:
         message = client.get_iopub_msg(timeout=0.2)
