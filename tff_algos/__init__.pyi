@@ -19,6 +19,8 @@ from .algorithms.fed_agg import FedAggHparams as FedAggHparams
 from .algorithms.fed_agg import build_fed_agg as build_fed_agg
 from .algorithms.fed_avg import FedAvgHparams as FedAvgHparams
 from .algorithms.fed_avg import build_fed_avg as build_fed_avg
+from .algorithms.fed_avg_m import FedAvgMHparams as FedAvgMHparams
+from .algorithms.fed_avg_m import build_fed_avg_m as build_fed_avg_m
 from .algorithms.fed_curv import FedCurvHparams as FedCurvHparams
 from .algorithms.fed_curv import build_fed_curv as build_fed_curv
 from .algorithms.fed_dyn import FedDynHparams as FedDynHparams
@@ -27,11 +29,9 @@ from .algorithms.fed_gg import FedGGHparams as FedGGHparams
 from .algorithms.fed_gg import build_fed_gg as build_fed_gg
 from .algorithms.fed_opt import FedAdagradHparams as FedAdagradHparams
 from .algorithms.fed_opt import FedAdamHparams as FedAdamHparams
-from .algorithms.fed_opt import FedAvgMHparams as FedAvgMHparams
 from .algorithms.fed_opt import FedYogiHparams as FedYogiHparams
 from .algorithms.fed_opt import build_fed_adagrad as build_fed_adagrad
 from .algorithms.fed_opt import build_fed_adam as build_fed_adam
-from .algorithms.fed_opt import build_fed_avg_m as build_fed_avg_m
 from .algorithms.fed_opt import build_fed_yogi as build_fed_yogi
 from .algorithms.fed_prox import FedProxHparams as FedProxHparams
 from .algorithms.fed_prox import build_fed_prox as build_fed_prox

@@ -39,6 +39,27 @@ class FedAvgHparams(WeightedLocalSgd):
   )
 
 
+def train_from_model(
+  model: Model, local_gradient: Optional[local_training.LocalGradient] = None
+) -> rounds.ClientUpdate:
+  """FedAvg's clients: local SGD from the model received, whose change is the message.
+
+  Args:
+    model: The model to train.
+    local_gradient: As of `build_fed_avg`.
+  """
+
+  def client_update(received, client_state, examples, seed, h):
+    start = received["model"]
+    gradient_of = local_gradient and functools.partial(local_gradient, model, h)
+    result = local_training.train_client(
+      model, start, examples, h, seed, gradient_of=gradient_of
+    )
+    return model_update(h.client_weighting, start, result, examples, client_state)
+
+  return client_update
+
+
 def move_by_mean(
   variables: rounds.ServerVariables,
   aggregate: rounds.Parts,
@@ -72,19 +93,10 @@ def build_fed_avg(
     local_gradient: `(model, h, weights, Batch) -> (gradient, sum of losses)` of a local
       step; default: that of the batch's mean loss.
   """
-
-  def client_update(received, client_state, examples, seed, h):
-    start = received["model"]
-    gradient_of = local_gradient and functools.partial(local_gradient, model, h)
-    result = local_training.train_client(
-      model, start, examples, h, seed, gradient_of=gradient_of
-    )
-    return model_update(h.client_weighting, start, result, examples, client_state)
-
   return composer.compose_process(
     model,
     hparams,
-    rounds=rounds.Round(client_update, move_by_mean),
+    rounds=rounds.Round(train_from_model(model, local_gradient), move_by_mean),
     aggregators=OrderedDict(model=model_aggregator or rounds.mean()),
   )
 
