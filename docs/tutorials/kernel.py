@@ -115,7 +115,8 @@ def _run(code: str, manager: KernelManager, client) -> None:
   error, has_replied, silence, done = None, False, 0, 0
   with _noted_interrupts() as interrupts:
     while True:
-      if len(interrupts) > done or (done and silence % 10 == 9):  # One can be lost.
+      # One that comes as the cell begins to wait is seen by Python when it has waited.
+      if len(interrupts) > done or (done and silence % 10 == 9):
         done = len(interrupts)
         manager.interrupt_kernel()  # What the cell then raises comes as its error.
       try:

@@ -51,6 +51,14 @@ _CELLS = {
   "interrupted": (
     "import os, signal, time\nos.kill(os.getppid(), signal.SIGINT)\ntime.sleep(600)"
   ),
+  # As where a signal comes between Python's last look for one and the sleep.
+  "interrupted once in vain": (
+    "def pass_over(number, frame):\n"
+    "  signal.signal(number, signal.default_int_handler)\n"
+    "signal.signal(signal.SIGINT, pass_over)\n"
+    "os.kill(os.getppid(), signal.SIGINT)\n"
+    "time.sleep(600)"
+  ),
   "after": "print(there + 1)",
   "end": "import os\nos._exit(3)",
 }
@@ -118,8 +126,9 @@ def test_error_ends_the_cell_and_is_shown_as_raised(outputs):
   assert "kernel.py" not in shown
 
 
-def test_interrupt_reaches_the_cell_and_the_kernel_goes_on(outputs):
-  [error] = [o for o in outputs["interrupted"] if o.output_type == "error"]
+@pytest.mark.parametrize("name", ["interrupted", "interrupted once in vain"])
+def test_interrupt_reaches_the_cell_and_the_kernel_goes_on(outputs, name):
+  [error] = [o for o in outputs[name] if o.output_type == "error"]
   assert "KeyboardInterrupt" in error.evalue
   assert _text(outputs["after"]) == "8\n"
 
