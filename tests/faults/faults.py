@@ -405,6 +405,27 @@ FAULTS = (
     ("tests/runtimes/test_blocks.py",),
   ),
   Fault(
+    "blocks: where the memory ends, one half of a block is left out",
+    "tff_algos/runtimes/blocks.py",
+    "for these in (slice(half), slice(half, None))",
+    "for these in (slice(half), slice(half))",
+    ("tests/runtimes/test_convolutions.py",),
+  ),
+  Fault(
+    "convolutions: filters are not turned round",
+    "tff_algos/runtimes/convolutions.py",
+    "tf.reverse(weights, [1, 2])",
+    "weights",
+    ("tests/runtimes/test_convolutions.py",),
+  ),
+  Fault(
+    "convolutions: TensorFlow's loop instead of the forms",
+    "tff_algos/runtimes/blocks.py",
+    "private_apis.forms_for_own_inputs(convolutions.FORMS)",
+    "private_apis.forms_for_own_inputs({})",
+    ("tests/runtimes/test_convolutions.py",),
+  ),
+  Fault(
     "accumulation: several clients at once, one left out",
     "tff_algos/runtimes/accumulation.py",
     "[tf.add_n(terms) for terms in zip(*leaves)]",

@@ -292,7 +292,7 @@ def _build(tree) -> tff.Computation:
 def test_random_trees(runtimes, tree):
   comp = _build(tree)
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(blocks, "FEWEST_CLIENTS", 7)
+    patch.setattr(blocks, "ON_CPU", blocks.ON_CPU._replace(fewest_clients=7))
     for num_clients in (2, 5, 9):  # In turn, four at once, vectorised.
       argument = _argument(num_clients)
       found, expected = (_on(each, comp, *argument) for each in runtimes)

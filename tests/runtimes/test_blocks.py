@@ -53,12 +53,13 @@ def clients(tmp_path_factory):
 
 @pytest.fixture
 def few_are_enough(monkeypatch):
-  monkeypatch.setattr(blocks, "FEWEST_CLIENTS", 2)
+  monkeypatch.setattr(blocks, "ON_CPU", blocks.ON_CPU._replace(fewest_clients=2))
 
 
 def _run(process, clients, monkeypatch, *, in_blocks: bool, rounds=2, num_threads=2):
   """The server and client states after each round."""
-  monkeypatch.setattr(blocks, "FEWEST_CLIENTS", 2 if in_blocks else 10**9)
+  fewest = 2 if in_blocks else 10**9
+  monkeypatch.setattr(blocks, "ON_CPU", blocks.ON_CPU._replace(fewest_clients=fewest))
   states = []
   with tff_algos.create_runtime(num_threads=num_threads):
     server = process.initialize()
@@ -107,8 +108,8 @@ def in_blocks(process_of, clients):
   def run(name):
     plans, original = [], blocks.plan
 
-    def plan(*args):
-      plans.append(original(*args))
+    def plan(*args, **settings):
+      plans.append(original(*args, **settings))
       return plans[-1]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -159,10 +160,10 @@ def test_drops_only_the_client_that_is_not_finite(process_of, monkeypatch, tmp_p
 # --- The rule --------------------------------------------------------------------------
 
 
-def _work_of(process, num_clients: int):
+def _work_of(process, num_clients: int, *, on_gpu: bool = False):
   plan = execution.Plan(process.next)
-  (work,) = [v.work_of(num_clients) for v in plan.levels if v.at_clients]
-  return work
+  [level] = [level for level in plan.levels if level.at_clients]
+  return level.work_of(num_clients, on_gpu=on_gpu)
 
 
 @pytest.fixture(scope="module")
@@ -171,13 +172,14 @@ def fed_avg(process_of):
 
 
 def test_rule_takes_small_dense_models_and_many_clients(fed_avg):
-  assert isinstance(_work_of(fed_avg, blocks.FEWEST_CLIENTS), blocks.Blocks)
-  assert isinstance(_work_of(fed_avg, blocks.FEWEST_CLIENTS - 1), planning.Step)
+  assert isinstance(_work_of(fed_avg, blocks.ON_CPU.fewest_clients), blocks.Blocks)
+  assert isinstance(_work_of(fed_avg, blocks.ON_CPU.fewest_clients - 1), planning.Step)
 
 
 def test_rule_leaves_out_large_models(fed_avg, model, monkeypatch):
   # The weights and the two tunable numbers that are sent with them.
-  monkeypatch.setattr(blocks, "MOST_BYTES", 4 * model.num_weights)
+  limits = blocks.ON_CPU._replace(most_bytes=4 * model.num_weights)
+  monkeypatch.setattr(blocks, "ON_CPU", limits)
   assert isinstance(_work_of(fed_avg, 100), planning.Step)
 
 
@@ -186,7 +188,7 @@ def test_rule_leaves_out_convolutions():
     tf.TensorSpec([8, 8, 1], tf.uint8), tf.TensorSpec([], tf.int32)
   )
   model = tff_algos.from_keras(cnn.digits((8, 8, 1), 10), spec)
-  assert 4 * model.num_weights < blocks.MOST_BYTES
+  assert 4 * model.num_weights < blocks.ON_CPU.most_bytes
   assert isinstance(_work_of(tff_algos.build_fed_avg(model), 100), planning.Step)
 
 

@@ -74,7 +74,7 @@ def test_order_of_a_sum_is_that_of_in_process(client):
 
 
 def test_clients_in_blocks(client, monkeypatch, tmp_path):
-  monkeypatch.setattr(blocks, "FEWEST_CLIENTS", 2)
+  monkeypatch.setattr(blocks, "ON_CPU", blocks.ON_CPU._replace(fewest_clients=2))
   spec = tff_algos.ExampleSpec(
     tf.TensorSpec([6], tf.float32), tf.TensorSpec([], tf.int32)
   )
@@ -90,7 +90,8 @@ def test_clients_in_blocks(client, monkeypatch, tmp_path):
     model, tff_algos.ScaffoldHparams(batch_size=2), num_clients=5
   )
   plan = execution.Plan(process.next)
-  assert any(isinstance(v.work_of(5), blocks.Blocks) for v in plan.levels if v.at_clients)
+  works = [v.work_of(5, on_gpu=False) for v in plan.levels if v.at_clients]
+  assert any(isinstance(work, blocks.Blocks) for work in works)
 
   def run(**settings):
     with tff_algos.create_runtime(**settings, clients_per_part=2):

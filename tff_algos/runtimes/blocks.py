@@ -9,37 +9,64 @@ The rule, which looks at the computation only:
 - The clients' work begins with a map to values whose first dimensions are unknown, such
   as the examples read from a file. All of it that follows is vectorised; only clients
   whose values have the same shapes share a batch, so nothing is padded.
-- Every operation of the work is one that is as fast for many clients at once. This
-  leaves out convolutions, whose weights would differ within a batch.
-- The broadcast, which is copied for every client, has at most `MOST_BYTES`, and the
-  round at least `FEWEST_CLIENTS`.
+- Every operation of the work is one that is as fast for many clients at once. On a CPU
+  this leaves out convolutions, whose weights differ within a batch.
+- The broadcast, which is copied for every client, is not too large, and the round has
+  clients enough: `ON_CPU` and `ON_GPU` say how many.
 """
 
 from __future__ import annotations
 
+import math
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from tff_algos.runtimes import planning, private_apis, tracing, values
+from tff_algos.runtimes import convolutions, planning, private_apis, tracing, values
 from tff_algos.runtimes.planning import Node
-
-# Dense networks of 8 thousand to 400 thousand weights took 0.2 to 1.0 of the time of one
-# client after another, with 200 thousand 0.6; two cores.
-MOST_BYTES = 1_000_000
-
-# Tracing takes a second or two more, which pays where there are many clients.
-FEWEST_CLIENTS = 16
 
 # More gain nothing where all have as many examples; fewer leave too few that have.
 MOST_CLIENTS = 128
 
+
+class Limits(NamedTuple):
+  """What is worked on in blocks.
+
+  Attributes:
+    fewest_clients: In a round. Tracing takes a second or two more.
+    most_bytes: Of the broadcast.
+    block_bytes: Of all its copies in a block.
+  """
+
+  fewest_clients: int
+  most_bytes: float
+  block_bytes: float = math.inf
+
+  def most_clients(self, num_bytes: int) -> int:
+    """Of a block, where the broadcast has so many bytes."""
+    return int(max(1, min(MOST_CLIENTS, self.block_bytes / max(1, num_bytes))))
+
+
+# Dense networks of 8 thousand to 400 thousand weights took 0.2 to 1.0 of the time of one
+# client after another, with 200 thousand 0.6; two cores.
+ON_CPU = Limits(fewest_clients=16, most_bytes=1e6)
+
+# Not measured: there, every operation of a client that works alone is too small.
+ON_GPU = Limits(fewest_clients=4, most_bytes=50e6, block_bytes=250e6)
+
 _SLOW = re.compile(r"Conv|Pool|FFT|TensorList|Random(?!Uniform)|Stateless(?!If|While)")
-_FAST_WITHOUT_CONVERTER = {"Const", "NoOp", "Placeholder", "Range"}
+_FAST_ON_GPU = re.compile(
+  r"(Conv2D|DepthwiseConv2dNative)(Backprop(Filter|Input))?|(Avg|Max)Pool(Grad)?"
+)
+# The third takes shapes, which are the same for all clients of a batch.
+_FAST_WITHOUT_CONVERTER = {
+  *("Const", "NoOp", "BroadcastGradientArgs", "Placeholder", "Range")
+}
 # One loop over the clients for each: they run once or are cheap beside what they save.
 _LOOPED = {
   "StatelessRandomGetKeyCounter",
@@ -53,8 +80,13 @@ class Blocks:
   """The vectorised form of the clients' work between two exchanges."""
 
   def __init__(
-    self, readings: list[Node], work: planning.Step, is_given: Callable[[Node], bool]
+    self,
+    readings: list[Node],
+    work: planning.Step,
+    is_given: Callable[[Node], bool],
+    most_clients: Callable[[], int],
   ):
+    self._most_clients, self._had_room_for = most_clients, sys.maxsize
     self._reading = planning.Step(readings, is_given)
     self._work = work
     self.requested = work.requested
@@ -66,6 +98,11 @@ class Blocks:
     )
     self._read = self._function(self._trace_read, self._reading.inputs)
     self._do_work = self._function(self._trace_work, self._work.inputs)
+
+  @property
+  def most_clients(self) -> int:
+    """How many clients are worked on at once; fewer once these needed too much memory."""
+    return min(self._most_clients(), self._had_room_for)
 
   def prepare(self) -> None:
     """Has TensorFlow trace what `run` needs, before threads call it."""
@@ -83,7 +120,29 @@ class Blocks:
 
     Returns:
       The leaves of each requested node, stacked over the clients.
+
+    Raises:
+      ResourceExhaustedError: The device's memory is too small for a single client.
     """
+    try:
+      return self._run(shared, own)
+    except tf.errors.ResourceExhaustedError:
+      clients = len(next(leaf for leaves in own.values() for leaf in leaves))
+      if clients == 1:
+        raise
+    half = clients // 2
+    self._had_room_for = min(self._had_room_for, clients - half)
+    first, second = (
+      self.run(shared, {n: [leaf[these] for leaf in own[n]] for n in own})
+      for these in (slice(half), slice(half, None))
+    )
+    return {
+      n: [tf.concat(leaves, 0) for leaves in zip(first[n], second[n])] for n in first
+    }
+
+  def _run(
+    self, shared: Mapping[Node, list[tf.Tensor]], own: Mapping[Node, list[tf.Tensor]]
+  ) -> dict[Node, list[tf.Tensor]]:
     *read, lengths = self._read(*self._arguments(self._reading.inputs, shared, own))
     lengths = lengths.numpy()
     groups: dict[bytes, list[int]] = {}
@@ -186,11 +245,15 @@ class Blocks:
         *(v if shared else next(leaves) for v, shared in zip(flat, is_shared))
       )
 
-    return tf.vectorized_map(work, own)
+    with private_apis.forms_for_own_inputs(convolutions.FORMS):
+      return tf.vectorized_map(work, own)
 
 
-def plan(requested: list[Node], is_given: Callable[[Node], bool]) -> Optional[Blocks]:
+def plan(
+  requested: list[Node], is_given: Callable[[Node], bool], *, on_gpu: bool
+) -> Optional[Blocks]:
   """The vectorised form of a clients' step; None where the rule is against it."""
+  limits = ON_GPU if on_gpu else ON_CPU
   nodes = planning.reachable(requested, is_given)
   readings = planning.readings_of(nodes)
   ends = [*requested, *(n for n in nodes if is_given(n))]
@@ -198,15 +261,26 @@ def plan(requested: list[Node], is_given: Callable[[Node], bool]) -> Optional[Bl
   if not readings or not all(map(_can_be_stacked, ends)):
     return None
   sent = [s for n in nodes if n.kind == "broadcast" for s in values.specs_of(n.type)]
-  if sum(map(_bytes_of, sent)) > MOST_BYTES:
+  num_bytes = sum(map(_bytes_of, sent))
+  if num_bytes > limits.most_bytes:
     return None
   # The block's size is known by what is given for each client.
   if all(_is_shared(planning.Step(readings, is_given).inputs)):
     return None
   work = planning.Step(requested, lambda n: n in readings or is_given(n))
-  if not _is_fast(work.function.trace().graph.as_graph_def()):
+  if not _is_fast(work.function.trace().graph.as_graph_def(), on_gpu):
     return None
-  return Blocks(readings, work, is_given)
+  return Blocks(readings, work, is_given, lambda: limits.most_clients(num_bytes))
+
+
+def stack(node: Node, of_clients: list[list[Any]]) -> list[tf.Tensor]:
+  """The leaves of a node's values of several clients, stacked."""
+  return [
+    tf.constant(leaves, spec.dtype)
+    if spec.dtype == tf.string
+    else tf.constant(np.stack([np.asarray(v, spec.dtype.as_numpy_dtype) for v in leaves]))
+    for spec, leaves in zip(values.specs_of(node.type), zip(*of_clients))
+  ]
 
 
 def _is_shared(inputs: list[Node]) -> list[bool]:
@@ -225,15 +299,17 @@ def _bytes_of(spec: tf.TensorSpec) -> int:
   return int(np.prod(spec.shape.as_list(), dtype=np.int64)) * size
 
 
-def _is_fast(graph_def: tf.compat.v1.GraphDef) -> bool:
+def _is_fast(graph_def: tf.compat.v1.GraphDef, on_gpu: bool) -> bool:
   nodes = [*graph_def.node, *(n for f in graph_def.library.function for n in f.node_def)]
-  return all(_is_fast_operation(node.op) for node in nodes)
+  return all(_is_fast_operation(node, on_gpu) for node in nodes)
 
 
-def _is_fast_operation(op: str) -> bool:
-  if op in _FAST_WITHOUT_CONVERTER or op in _LOOPED:
+def _is_fast_operation(node: tf.compat.v1.NodeDef, on_gpu: bool) -> bool:
+  if node.op in _FAST_WITHOUT_CONVERTER or node.op in _LOOPED:
     return True
-  return private_apis.has_vectorised_form(op) and not _SLOW.search(op)
+  if on_gpu and _FAST_ON_GPU.fullmatch(node.op):
+    return node.op not in convolutions.FORMS or convolutions.is_known(node.attr)
+  return private_apis.has_vectorised_form(node.op) and not _SLOW.search(node.op)
 
 
 def _l2_loss(pfor_input):
@@ -251,5 +327,24 @@ def _top_k(pfor_input):
   return [private_apis.stacked(part) for part in found]
 
 
+def _transform_pictures(pfor_input):
+  pfor_input.stack_inputs([0, 1])
+  pictures, transforms = pfor_input.stacked_input(0), pfor_input.stacked_input(1)
+  shape = tf.shape(pictures)
+  # One for all pictures of a client, or one for each.
+  transforms = tf.broadcast_to(transforms, [shape[0], shape[1], 8])
+  found = tf.raw_ops.ImageProjectiveTransformV3(
+    images=tf.reshape(pictures, tf.concat([[-1], shape[2:]], 0)),
+    transforms=tf.reshape(transforms, [-1, 8]),
+    output_shape=pfor_input.unstacked_input(2),
+    fill_value=pfor_input.unstacked_input(3),
+    interpolation=pfor_input.get_attr("interpolation").decode(),
+    fill_mode=pfor_input.get_attr("fill_mode").decode(),
+  )
+  of_each = tf.concat([shape[:2], tf.shape(found)[1:]], 0)
+  return private_apis.stacked(tf.reshape(found, of_each))
+
+
+private_apis.add_vectorised_form("ImageProjectiveTransformV3", _transform_pictures)
 private_apis.add_vectorised_form("L2Loss", _l2_loss)
 private_apis.add_vectorised_form("TopKV2", _top_k)

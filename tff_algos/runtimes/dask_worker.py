@@ -140,7 +140,7 @@ def _cohort(
   plan: execution.Plan, broadcast: list[Any], own_values: list[list[Any]], job: Job
 ) -> execution.Cohort:
   level = plan.levels[job.level]
-  work = level.work_of(job.num_clients)
+  work = level.work_of(job.num_clients, on_gpu=False)  # As planned at the driver.
   shared = [n for n in work.inputs if n.kind == "broadcast"]
   own = [n for n in work.inputs if n.kind != "broadcast"]
   ends = itertools.accumulate(job.sizes)

@@ -85,20 +85,23 @@ class Level:
     self.sums = accumulation.Accumulation(aggregates)
     self.at_clients, self._is_given = at_clients, is_given
     self._planning = threading.Lock()
+    self._in_blocks: dict[bool, Optional[blocks.Blocks]] = {}
 
-  def work_of(self, num_clients: int) -> Step | blocks.Blocks:
+  def work_of(self, num_clients: int, *, on_gpu: bool) -> Step | blocks.Blocks:
     """How so many clients work: one by one or in blocks; not traced yet."""
+    limits = blocks.ON_GPU if on_gpu else blocks.ON_CPU
     with self._planning:
-      in_blocks = self._in_blocks if num_clients >= blocks.FEWEST_CLIENTS else None
-      return in_blocks or self._one_by_one
+      if num_clients < limits.fewest_clients:
+        return self._one_by_one
+      if on_gpu not in self._in_blocks:
+        self._in_blocks[on_gpu] = blocks.plan(
+          self.at_clients, self._is_given, on_gpu=on_gpu
+        )
+      return self._in_blocks[on_gpu] or self._one_by_one
 
   @functools.cached_property
   def _one_by_one(self) -> Step:
     return Step(self.at_clients, self._is_given)
-
-  @functools.cached_property
-  def _in_blocks(self) -> Optional[blocks.Blocks]:
-    return blocks.plan(self.at_clients, self._is_given)
 
 
 class Plan:
@@ -198,6 +201,8 @@ class Plan:
     argument: Any,
     run_cohort: Callable[[Cohort], Iterator[PartResult]],
     clients_per_part: Optional[int] = None,
+    *,
+    on_gpu: bool = False,
   ) -> Any:
     """The result for an argument.
 
@@ -206,6 +211,7 @@ class Plan:
       run_cohort: Has clients work; gives each part's results, in the parts' order.
       clients_per_part: How many clients have their results accumulated one after the
         other before these parts are joined; None: what `parts_of` has as its default.
+      on_gpu: Whether all clients work on GPUs.
     """
     if not self._is_federated:
       leaves = []
@@ -226,7 +232,10 @@ class Plan:
       at_server.update(level.server.run(at_server))
       if not level.at_clients:  # Nothing is left for them to do.
         continue
-      cohort = self._cohort(index, at_server, at_clients, num_clients, clients_per_part)
+      work = level.work_of(num_clients, on_gpu=on_gpu)
+      cohort = self._cohort(
+        index, work, at_server, at_clients, num_clients, clients_per_part
+      )
       for node in self.kept_of(cohort.work):
         at_clients[node] = []
       tree = accumulation.Tree(level.sums)
@@ -240,17 +249,16 @@ class Plan:
   def _cohort(
     self,
     index: int,
+    work: Step | blocks.Blocks,
     at_server: Leaves,
     at_clients: ClientLeaves,
     num_clients: int,
     clients_per_part: Optional[int],
   ) -> Cohort:
-    level = self.levels[index]
-    work = level.work_of(num_clients)
     return Cohort(
       level=index,
       work=work,
-      sums=level.sums,
+      sums=self.levels[index].sums,
       broadcast={n: at_server[n.inputs[0]] for n in work.inputs if n.kind == "broadcast"},
       own={n: at_clients[n] for n in work.inputs if n.kind != "broadcast"},
       num_clients=num_clients,
@@ -274,7 +282,9 @@ class Plan:
 
     def run(device: str, clients: range) -> Leaves:
       if isinstance(work, blocks.Blocks):
-        leaves = {n: _stacked(n, each[clients.start : clients.stop]) for n, each in own}
+        leaves = {
+          n: blocks.stack(n, each[clients.start : clients.stop]) for n, each in own
+        }
         return work.run(shared[device], leaves)
       [client] = clients
       leaves = {
@@ -283,7 +293,7 @@ class Plan:
       return work.run({**shared[device], **leaves})
 
     own = list(cohort.own.items())
-    at_once = blocks.MOST_CLIENTS if isinstance(work, blocks.Blocks) else 1
+    at_once = work.most_clients if isinstance(work, blocks.Blocks) else 1
     portions = [
       [part[i : i + at_once] for i in range(0, len(part), at_once)]
       for part in cohort.parts
@@ -384,13 +394,3 @@ def _map_results(function: Callable[..., Any], results: Any, t: tff.Type) -> Any
 def _copied(values: Leaves, device: str) -> Leaves:
   with tf.device(device):
     return {n: [tf.identity(v) for v in leaves] for n, leaves in values.items()}
-
-
-def _stacked(node: Node, of_clients: list[list[Any]]) -> list[tf.Tensor]:
-  """The leaves of a node's values of several clients, stacked."""
-  return [
-    tf.constant(leaves, spec.dtype)
-    if spec.dtype == tf.string
-    else tf.constant(np.stack([np.asarray(v, spec.dtype.as_numpy_dtype) for v in leaves]))
-    for spec, leaves in zip(values.specs_of(node.type), zip(*of_clients))
-  ]

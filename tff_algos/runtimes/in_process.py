@@ -75,7 +75,7 @@ class InProcessContext(PlannedContext):
       InputError: TensorFlow has no such device, or a part has no client.
     """
     found = prepare(devices)
-    super().__init__(found[0], clients_per_part)
+    super().__init__(found[0], clients_per_part, on_gpu=all(map(_is_gpu, found)))
     self._queues = [
       _Queue(device, num_threads or _default_threads(device, len(found)))
       for device in found
@@ -130,8 +130,12 @@ class _Queue:
     )
 
 
+def _is_gpu(device: str) -> bool:
+  return device.startswith("GPU")
+
+
 def _default_threads(device: str, num_devices: int) -> int:
-  if "GPU" in device:
+  if _is_gpu(device):
     return 1
   return max(1, len(os.sched_getaffinity(0)) // num_devices)
 
@@ -139,7 +143,7 @@ def _default_threads(device: str, num_devices: int) -> int:
 def _find_devices(names: Optional[Sequence[str]]) -> list[str]:
   there = [d.name.replace("/device:", "") for d in tf.config.list_logical_devices()]
   if names is None:
-    return [d for d in there if d.startswith("GPU")] or ["CPU:0"]
+    return list(filter(_is_gpu, there)) or ["CPU:0"]
   wanted = [name.upper() for name in names]
   if not wanted:
     raise InputError("Give at least one device, or none to take all GPUs.")

@@ -22,12 +22,15 @@ _LARGE_BYTES = 1 << 20
 class PlannedContext(tff.framework.SyncContext, abc.ABC):
   """A TFF execution context; what is at the server is done in this process."""
 
-  def __init__(self, server_device: str, clients_per_part: Optional[int]):
+  def __init__(
+    self, server_device: str, clients_per_part: Optional[int], *, on_gpu: bool = False
+  ):
     """Makes the context.
 
     Args:
       server_device: The name of the device for what is done at the server.
       clients_per_part: How many clients make a part; None: as in `execution.parts_of`.
+      on_gpu: Whether all clients work on GPUs.
 
     Raises:
       InputError: A part has no client.
@@ -35,6 +38,7 @@ class PlannedContext(tff.framework.SyncContext, abc.ABC):
     if clients_per_part is not None and clients_per_part < 1:
       raise InputError(f"clients_per_part is at least 1; found {clients_per_part}.")
     self._server_device, self._clients_per_part = server_device, clients_per_part
+    self._on_gpu = on_gpu
     self._is_closed = False
 
   def invoke(self, comp: tff.Computation, arg: Any) -> Any:
@@ -56,7 +60,10 @@ class PlannedContext(tff.framework.SyncContext, abc.ABC):
           weakref.finalize(comp, _PLANS.pop, id(comp), None)
     with private_apis.safe_for_threads(), tf.device(self._server_device):
       result = plan.run(
-        arg, lambda cohort: self._run_cohort(plan, cohort), self._clients_per_part
+        arg,
+        lambda cohort: self._run_cohort(plan, cohort),
+        self._clients_per_part,
+        on_gpu=self._on_gpu,
       )
     return tff.types.type_to_py_container(result, comp.type_signature.result)
 

@@ -12,7 +12,7 @@ import gc
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -20,6 +20,7 @@ import tensorflow_federated as tff
 from tensorflow.core.protobuf import saved_object_graph_pb2
 from tensorflow.python.eager import context as tf_context
 from tensorflow.python.ops.parallel_for.pfor import (
+  ConversionNotImplementedError,
   RegisterPFor,
   _pfor_converter_registry,
   wrap,
@@ -187,6 +188,41 @@ def add_vectorised_form(operation: str, form: Callable[[Any], Any]) -> None:
   """
   if not has_vectorised_form(operation):
     RegisterPFor(operation)(form)
+
+
+#: What a vectorised form raises for what it cannot do; one after another is done then.
+NoVectorisedFormError = ConversionNotImplementedError
+
+
+@contextlib.contextmanager
+def forms_for_own_inputs(
+  forms: Mapping[str, tuple[int, Callable[[Any], Any]]],
+) -> Iterator[None]:
+  """Has `tf.vectorized_map` use forms where it would loop, for what is traced in here.
+
+  Not for good, as others in this process may have `tf.vectorized_map` as it is. After an
+  upgrade: whether TensorFlow has forms of its own for these inputs now.
+
+  Args:
+    forms: For an operation the index of an input that TensorFlow's form takes only where
+      it is one for all, and the form for where it is not, as in `add_vectorised_form`;
+      where that raises `NoVectorisedFormError`, the loop remains.
+  """
+
+  def choose(before, index, form):
+    return lambda inputs: (form if inputs.input(index).is_stacked else before)(inputs)
+
+  with _FORMS:
+    before = {name: _pfor_converter_registry[name] for name in forms}
+    for name, (index, form) in forms.items():
+      _pfor_converter_registry[name] = choose(before[name], index, form)
+    try:
+      yield
+    finally:
+      _pfor_converter_registry.update(before)
+
+
+_FORMS = threading.Lock()
 
 
 def stacked(value: tf.Tensor) -> Any:
