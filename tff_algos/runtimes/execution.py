@@ -366,7 +366,7 @@ def parts_of(
   """The clients of each part of a cohort.
 
   It says in which order results are added, so it must not depend on what there is to
-  work with.
+  work with, but for GPUs, which `in_blocks` may depend on and which round otherwise.
 
   Args:
     num_clients: The cohort's size.
