@@ -426,6 +426,13 @@ FAULTS = (
     ("tests/runtimes/test_convolutions.py",),
   ),
   Fault(
+    "draws: a counter does not carry",
+    "tff_algos/runtimes/random_draws.py",
+    "counter[:, 1:] + tf.cast(low < groups, tf.uint64)",
+    "counter[:, 1:]",
+    ("tests/runtimes/test_random_draws.py",),
+  ),
+  Fault(
     "accumulation: several clients at once, one left out",
     "tff_algos/runtimes/accumulation.py",
     "[tf.add_n(terms) for terms in zip(*leaves)]",

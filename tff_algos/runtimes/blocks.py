@@ -27,7 +27,14 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from tff_algos.runtimes import convolutions, planning, private_apis, tracing, values
+from tff_algos.runtimes import (
+  convolutions,
+  planning,
+  private_apis,
+  random_draws,
+  tracing,
+  values,
+)
 from tff_algos.runtimes.planning import Node
 
 # More gain nothing where all have as many examples; fewer leave too few that have.
@@ -67,13 +74,9 @@ _FAST_ON_GPU = re.compile(
 _FAST_WITHOUT_CONVERTER = {
   *("Const", "NoOp", "BroadcastGradientArgs", "Placeholder", "Range")
 }
-# One loop over the clients for each: they run once or are cheap beside what they save.
-_LOOPED = {
-  "StatelessRandomGetKeyCounter",
-  "StatelessRandomNormalV2",
-  "StatelessRandomUniformFullIntV2",
-  "StatelessRandomUniformV2",
-}
+# Normal numbers, and many of any kind, are drawn for one client after another, which is
+# cheap beside what else is saved.
+_DRAWS = {*random_draws.FORMS, "StatelessRandomNormalV2"}
 
 
 class Blocks:
@@ -305,7 +308,7 @@ def _is_fast(graph_def: tf.compat.v1.GraphDef, on_gpu: bool) -> bool:
 
 
 def _is_fast_operation(node: tf.compat.v1.NodeDef, on_gpu: bool) -> bool:
-  if node.op in _FAST_WITHOUT_CONVERTER or node.op in _LOOPED:
+  if node.op in _FAST_WITHOUT_CONVERTER or node.op in _DRAWS:
     return True
   if on_gpu and _FAST_ON_GPU.fullmatch(node.op):
     return node.op not in convolutions.FORMS or convolutions.is_known(node.attr)
@@ -345,6 +348,8 @@ def _transform_pictures(pfor_input):
   return private_apis.stacked(tf.reshape(found, of_each))
 
 
+for _name, _form in random_draws.FORMS.items():
+  private_apis.add_vectorised_form(_name, _form)
 private_apis.add_vectorised_form("ImageProjectiveTransformV3", _transform_pictures)
 private_apis.add_vectorised_form("L2Loss", _l2_loss)
 private_apis.add_vectorised_form("TopKV2", _top_k)
