@@ -223,21 +223,37 @@ def _assert_close(states, expected):
     np.testing.assert_allclose(value, other, rtol=2e-5, atol=2e-6)
 
 
-def test_rounds_in_blocks_equal_one_client_after_another(process, clients, monkeypatch):
-  expected = _run(process, clients, monkeypatch, is_gpu=False)
-  sizes, original = [], blocks.Blocks._run
+@pytest.fixture(scope="module")
+def in_blocks(process, clients):
+  """The states of a run in blocks, the blocks' sizes, and what does their work."""
+  seen, original = [], blocks.Blocks._run
 
   def run(self, shared, own):
-    sizes.append(len(next(leaf for leaves in own.values() for leaf in leaves)))
+    seen.append((len(next(leaf for leaves in own.values() for leaf in leaves)), self))
     return original(self, shared, own)
 
-  monkeypatch.setattr(blocks.Blocks, "_run", run)
-  _assert_close(_run(process, clients, monkeypatch, is_gpu=True), expected)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(blocks.Blocks, "_run", run)
+    states = _run(process, clients, patch, is_gpu=True)
+  return states, [size for size, _ in seen], seen[0][1]
+
+
+def test_rounds_in_blocks_equal_one_client_after_another(
+  in_blocks, process, clients, monkeypatch
+):
+  states, sizes, _ = in_blocks
   assert sizes == [len(_SIZES)] * 2
+  _assert_close(states, _run(process, clients, monkeypatch, is_gpu=False))
 
 
-def test_blocks_shrink_to_what_the_memory_holds(process, clients, monkeypatch):
-  expected = _run(process, clients, monkeypatch, is_gpu=True)
+def test_no_convolution_is_left_to_a_loop(in_blocks):
+  *_, work = in_blocks
+  operations = _operations(work._do_work.trace())
+  assert "ExtractImagePatches" in operations and "Conv2D" not in operations
+
+
+def test_blocks_shrink_to_what_the_memory_holds(in_blocks, process, clients, monkeypatch):
+  expected, *_ = in_blocks
   sizes, original = [], blocks.Blocks._run
 
   def run(self, shared, own):
@@ -277,12 +293,6 @@ def test_rule_takes_convolutions_on_a_gpu_only(process):
   assert isinstance(_work_of(process, few, on_gpu=True), blocks.Blocks)
   assert isinstance(_work_of(process, few - 1, on_gpu=True), planning.Step)
   assert isinstance(_work_of(process, 100, on_gpu=False), planning.Step)
-
-
-def test_no_convolution_is_left_to_a_loop(process):
-  work = _work_of(process, 100, on_gpu=True)
-  operations = _operations(work._do_work.trace())
-  assert "ExtractImagePatches" in operations and "Conv2D" not in operations
 
 
 def test_large_models_are_in_smaller_blocks_or_in_none(process, monkeypatch):
