@@ -297,11 +297,11 @@ def test_rule_takes_convolutions_on_a_gpu_only(process):
 
 def test_large_models_are_in_smaller_blocks_or_in_none(process, monkeypatch):
   work = _work_of(process, 100, on_gpu=True)
-  assert work.most_clients == blocks.MOST_CLIENTS
+  assert work.at_once(100) == 100 and work.at_once(1000) == blocks.MOST_CLIENTS
   sent = blocks.ON_GPU.most_bytes / 10  # More than this broadcast has.
   limits = blocks.ON_GPU._replace(block_bytes=7 * sent)
-  assert limits.most_clients(int(sent)) == 7
-  assert limits.most_clients(int(100 * sent)) == 1
+  assert limits.block_size(100, int(sent)) == 7
+  assert limits.block_size(100, int(100 * sent)) == 1
   monkeypatch.setattr(blocks, "ON_GPU", blocks.ON_GPU._replace(most_bytes=100))
   assert isinstance(_work_of(process, 100, on_gpu=True), planning.Step)
 

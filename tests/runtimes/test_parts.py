@@ -115,15 +115,26 @@ def test_ranges_are_at_most_a_workers_share_of_what_is_left():
 
 def test_parts_cover_the_cohort_in_order():
   for count in (0, 1, 31, 64, 1000):
-    for in_blocks in (False, True):
-      parts = execution.parts_of(count, None, in_blocks)
+    for block_size in (None, blocks.ON_CPU.block_size(count, 1000)):
+      parts = execution.parts_of(count, None, block_size)
       assert [client for part in parts for client in part] == list(range(count))
       assert len(parts) <= execution.MOST_PARTS
 
 
-def test_default_part_of_clients_in_blocks_is_a_block():
-  sizes = {len(part) for part in execution.parts_of(1000, None, True)[:-1]}
-  assert sizes == {blocks.MOST_CLIENTS}
+@pytest.mark.parametrize(
+  "num_clients, sizes",
+  [
+    (16, [16]),
+    (40, [16, 16, 8]),
+    (100, [25] * 4),
+    (300, [75] * 4),
+    (1000, [128] * 7 + [104]),
+  ],
+)
+def test_default_part_of_clients_in_blocks_is_a_block(num_clients, sizes):
+  block_size = blocks.ON_CPU.block_size(num_clients, 1000)
+  parts = execution.parts_of(num_clients, None, block_size)
+  assert [len(part) for part in parts] == sizes
 
 
 def test_clients_get_what_is_theirs_whatever_the_parts():

@@ -255,6 +255,9 @@ class Plan:
     num_clients: int,
     clients_per_part: Optional[int],
   ) -> Cohort:
+    block_size = None
+    if isinstance(work, blocks.Blocks):
+      block_size = work.block_size(num_clients)
     return Cohort(
       level=index,
       work=work,
@@ -262,7 +265,7 @@ class Plan:
       broadcast={n: at_server[n.inputs[0]] for n in work.inputs if n.kind == "broadcast"},
       own={n: at_clients[n] for n in work.inputs if n.kind != "broadcast"},
       num_clients=num_clients,
-      parts=parts_of(num_clients, clients_per_part, isinstance(work, blocks.Blocks)),
+      parts=parts_of(num_clients, clients_per_part, block_size),
     )
 
   def kept_of(self, work: Step | blocks.Blocks) -> list[Node]:
@@ -293,7 +296,8 @@ class Plan:
       return work.run({**shared[device], **leaves})
 
     own = list(cohort.own.items())
-    at_once = work.most_clients if isinstance(work, blocks.Blocks) else 1
+    many = cohort.num_clients
+    at_once = work.at_once(many) if isinstance(work, blocks.Blocks) else 1
     portions = [
       [part[i : i + at_once] for i in range(0, len(part), at_once)]
       for part in cohort.parts
@@ -361,24 +365,24 @@ class Plan:
 
 
 def parts_of(
-  num_clients: int, clients_per_part: Optional[int], in_blocks: bool
+  num_clients: int, clients_per_part: Optional[int], block_size: Optional[int]
 ) -> list[range]:
   """The clients of each part of a cohort.
 
   It says in which order results are added, so it must not depend on what there is to
-  work with, but for GPUs, which `in_blocks` may depend on and which round otherwise.
+  work with, but for GPUs, which `block_size` depends on and which round otherwise.
 
   Args:
     num_clients: The cohort's size.
     clients_per_part: How many clients make a part, the last one but for what is left.
       None: as many as give at most `MOST_PARTS`, so many as are added at once or a
       multiple of that, and blocks that are whole.
-    in_blocks: Whether clients work in blocks.
+    block_size: How many clients a block has; None: they work one by one.
   """
   if clients_per_part is None:
     together = 1 if num_clients <= MOST_PARTS else accumulation.ADDED_AT_ONCE
     size = together * -(-num_clients // (MOST_PARTS * together))
-    clients_per_part = max(size, blocks.MOST_CLIENTS) if in_blocks else size or 1
+    clients_per_part = max(size, block_size or 1)
   every = range(0, num_clients, clients_per_part)
   return [range(num_clients)[i : i + clients_per_part] for i in every]
 
