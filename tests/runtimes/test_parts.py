@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_algos
-from tff_algos.runtimes import accumulation, blocks, execution
+from tff_algos.runtimes import accumulation, blocks
 
 
 def _shown() -> tff.Computation:
@@ -116,9 +116,9 @@ def test_ranges_are_at_most_a_workers_share_of_what_is_left():
 def test_parts_cover_the_cohort_in_order():
   for count in (0, 1, 31, 64, 1000):
     for block_size in (None, blocks.ON_CPU.block_size(count, 1000)):
-      parts = execution.parts_of(count, None, block_size)
+      parts = accumulation.parts_of(count, None, block_size)
       assert [client for part in parts for client in part] == list(range(count))
-      assert len(parts) <= execution.MOST_PARTS
+      assert len(parts) <= accumulation.MOST_PARTS
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_parts_cover_the_cohort_in_order():
 )
 def test_default_part_of_clients_in_blocks_is_a_block(num_clients, sizes):
   block_size = blocks.ON_CPU.block_size(num_clients, 1000)
-  parts = execution.parts_of(num_clients, None, block_size)
+  parts = accumulation.parts_of(num_clients, None, block_size)
   assert [len(part) for part in parts] == sizes
 
 

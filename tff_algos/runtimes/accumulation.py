@@ -15,6 +15,9 @@ from tff_algos.runtimes.values import Struct
 # Of sums: one pass over memory for so many clients' values instead of one for each.
 ADDED_AT_ONCE = 4
 
+# At most so many parts by default, as each has to be joined.
+MOST_PARTS = 16
+
 
 class Accumulation:
   """The accumulators of all aggregates of one level, updated by the clients in order."""
@@ -164,6 +167,29 @@ class Tree:
     for _, before in reversed(earlier):
       totals = self._accumulation.merge(before, totals)
     return totals
+
+
+def parts_of(
+  num_clients: int, clients_per_part: Optional[int], block_size: Optional[int]
+) -> list[range]:
+  """The clients of each part of a cohort.
+
+  It says in which order results are added, so it must not depend on what there is to
+  work with, but for GPUs, which `block_size` depends on and which round otherwise.
+
+  Args:
+    num_clients: The cohort's size.
+    clients_per_part: How many clients make a part, the last one but for what is left.
+      None: as many as give at most `MOST_PARTS`, so many as are added at once or a
+      multiple of that, and blocks that are whole.
+    block_size: How many clients a block has; None: they work one by one.
+  """
+  if clients_per_part is None:
+    together = 1 if num_clients <= MOST_PARTS else ADDED_AT_ONCE
+    size = together * -(-num_clients // (MOST_PARTS * together))
+    clients_per_part = max(size, block_size or 1)
+  every = range(0, num_clients, clients_per_part)
+  return [range(num_clients)[i : i + clients_per_part] for i in every]
 
 
 def subtrees(num_parts: int, num_workers: int) -> list[range]:

@@ -28,9 +28,6 @@ from tff_algos.runtimes.values import Struct
 Leaves = dict[Node, list[tf.Tensor]]
 ClientLeaves = dict[Node, list[list[Any]]]
 
-# At most so many parts by default, as each has to be joined.
-MOST_PARTS = 16
-
 
 class PartResult(NamedTuple):
   """What the clients of a part have made, or of parts that have been joined.
@@ -265,7 +262,7 @@ class Plan:
       broadcast={n: at_server[n.inputs[0]] for n in work.inputs if n.kind == "broadcast"},
       own={n: at_clients[n] for n in work.inputs if n.kind != "broadcast"},
       num_clients=num_clients,
-      parts=parts_of(num_clients, clients_per_part, block_size),
+      parts=accumulation.parts_of(num_clients, clients_per_part, block_size),
     )
 
   def kept_of(self, work: Step | blocks.Blocks) -> list[Node]:
@@ -303,17 +300,22 @@ class Plan:
       for part in cohort.parts
     ]
     results = in_order(run, itertools.chain.from_iterable(portions))
+    zero = cohort.sums.zero()
     for portion in portions:
       own_results = zip(portion, itertools.islice(results, len(portion)))
-      yield self._accumulate(cohort, own_results, is_copied=len(devices) > 1)
+      yield self._accumulate(cohort, zero, own_results, is_copied=len(devices) > 1)
 
   def _accumulate(
-    self, cohort: Cohort, results: Iterable[tuple[range, Leaves]], is_copied: bool
+    self,
+    cohort: Cohort,
+    totals: Sequence[tf.Tensor],
+    results: Iterable[tuple[range, Leaves]],
+    is_copied: bool,
   ) -> PartResult:
     """The result of a part, from those of its clients in order, or of its blocks."""
     sums, kept_nodes = cohort.sums, self.kept_of(cohort.work)
     kept: ClientLeaves = {n: [] for n in kept_nodes}
-    totals, waiting = sums.zero(), []
+    waiting: list[Leaves] = []
     for clients, result in results:
       if isinstance(cohort.work, blocks.Blocks):
         totals = sums.add_all(totals, result)
@@ -362,29 +364,6 @@ class Plan:
       ]
 
     return _map_results(out, self._results, self._result)
-
-
-def parts_of(
-  num_clients: int, clients_per_part: Optional[int], block_size: Optional[int]
-) -> list[range]:
-  """The clients of each part of a cohort.
-
-  It says in which order results are added, so it must not depend on what there is to
-  work with, but for GPUs, which `block_size` depends on and which round otherwise.
-
-  Args:
-    num_clients: The cohort's size.
-    clients_per_part: How many clients make a part, the last one but for what is left.
-      None: as many as give at most `MOST_PARTS`, so many as are added at once or a
-      multiple of that, and blocks that are whole.
-    block_size: How many clients a block has; None: they work one by one.
-  """
-  if clients_per_part is None:
-    together = 1 if num_clients <= MOST_PARTS else accumulation.ADDED_AT_ONCE
-    size = together * -(-num_clients // (MOST_PARTS * together))
-    clients_per_part = max(size, block_size or 1)
-  every = range(0, num_clients, clients_per_part)
-  return [range(num_clients)[i : i + clients_per_part] for i in every]
 
 
 def _map_results(function: Callable[..., Any], results: Any, t: tff.Type) -> Any:

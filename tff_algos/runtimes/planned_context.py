@@ -29,7 +29,7 @@ class PlannedContext(tff.framework.SyncContext, abc.ABC):
 
     Args:
       server_device: The name of the device for what is done at the server.
-      clients_per_part: How many clients make a part; None: as in `execution.parts_of`.
+      clients_per_part: How many clients make a part; None: as in `accumulation.parts_of`.
       on_gpu: Whether all clients work on GPUs.
 
     Raises:
