@@ -4,13 +4,13 @@ A step of a small dense model takes microseconds, and TensorFlow as long again t
 each of its operations. So the clients' work is vectorised over a client axis, in which
 every operation is started once for all clients of a block.
 
-The rule, which looks at the computation only:
+The rule, which looks at the computation, and at whether clients work on GPUs:
 
 - The clients' work begins with a map to values whose first dimensions are unknown, such
   as the examples read from a file. All of it that follows is vectorised; only clients
   whose values have the same shapes share a batch, so nothing is padded.
 - Every operation of the work is one that is as fast for many clients at once. On a CPU
-  this leaves out convolutions, whose weights differ within a batch.
+  this leaves out convolutions, whose weights differ within a batch (`convolutions`).
 - The broadcast, which is copied for every client, is not too large, and the round has
   clients enough: `ON_CPU` and `ON_GPU` say how many.
 """
