@@ -31,7 +31,8 @@ def test_every_run_is_read(runs):
   folders = {path.parent for path in _RESULTS.rglob("metrics.csv")}
   assert {pathlib.Path(run.folder) for run in runs} == folders
   for run in runs:
-    assert run.session["command"][0] == "binaries/train.py" or "forgetting" in run.name
+    program = run.session["command"][0]
+    assert program in ("binaries/train.py", "binaries/forgetting.py")
     assert run.session["versions"]["numpy"] and run.session["git_commit"]
     assert run.num_weights > 0 and run.data["examples"] > 0
     assert run.records and run.hparams
