@@ -7,6 +7,7 @@ import pathlib
 
 import numpy as np
 import pytest
+import rounds_of
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -14,7 +15,6 @@ import tff_algos
 from tasks.models import cnn
 from tff_algos.algorithms import registry
 from tff_algos.runtimes import blocks, execution, planning
-from tff_algos.simulation import seeds
 
 _SPEC = tff_algos.ExampleSpec(tf.TensorSpec([5], tf.float32), tf.TensorSpec([], tf.int32))
 _SIZES = (4, 7, 4, 4, 2, 7, 4)
@@ -56,30 +56,10 @@ def few_are_enough(monkeypatch):
   monkeypatch.setattr(blocks, "ON_CPU", blocks.ON_CPU._replace(fewest_clients=2))
 
 
-def _run(process, clients, monkeypatch, *, in_blocks: bool, rounds=2, num_threads=2):
-  """The server and client states after each round."""
+def _run(process, clients, monkeypatch, *, in_blocks: bool, num_threads=2):
   fewest = 2 if in_blocks else 10**9
   monkeypatch.setattr(blocks, "ON_CPU", blocks.ON_CPU._replace(fewest_clients=fewest))
-  states = []
-  with tff_algos.create_runtime(num_threads=num_threads):
-    server = process.initialize()
-    own = [process.initialize_client()] * len(clients)
-    for round_num in range(rounds):
-      inputs = [
-        tff_algos.ClientInput(clients.path(c), seeds.client_seed(3, round_num, i))
-        for i, c in enumerate(clients.ids)
-      ]
-      output = process.next_of(round_num)(server, own, inputs)
-      server, own = output.state, output.client_states
-      states.append((server, own, output.metrics))
-  return states
-
-
-def _assert_close(states, expected):
-  found, wanted = tf.nest.flatten(states), tf.nest.flatten(expected)
-  assert len(found) == len(wanted)
-  for value, other in zip(found, wanted):
-    np.testing.assert_allclose(value, other, rtol=2e-5, atol=2e-6)
+  return rounds_of.run(process, clients, num_threads=num_threads)
 
 
 _OPTIONS = dict(scaffold=dict(option="I", momentum=0.5))
@@ -129,7 +109,9 @@ def test_equals_one_client_after_another(
 ):
   states, plans = in_blocks(name)
   assert any(plans)
-  _assert_close(states, _run(process_of(name), clients, monkeypatch, in_blocks=False))
+  rounds_of.assert_close(
+    states, _run(process_of(name), clients, monkeypatch, in_blocks=False)
+  )
 
 
 def test_bounds_of_blocks_change_nothing(in_blocks, process_of, clients, monkeypatch):
@@ -137,7 +119,7 @@ def test_bounds_of_blocks_change_nothing(in_blocks, process_of, clients, monkeyp
   expected, _ = in_blocks("scaffold")
   monkeypatch.setattr(blocks, "MOST_CLIENTS", 3)
   states = _run(process, clients, monkeypatch, in_blocks=True)
-  _assert_close(states, expected)
+  rounds_of.assert_close(states, expected)
   one_thread = _run(process, clients, monkeypatch, in_blocks=True, num_threads=1)
   for value, other in zip(tf.nest.flatten(states), tf.nest.flatten(one_thread)):
     np.testing.assert_array_equal(value, other)
@@ -153,7 +135,7 @@ def test_drops_only_the_client_that_is_not_finite(process_of, monkeypatch, tmp_p
   path.write_bytes(path.read_bytes().replace(x.tobytes(), spoilt.tobytes()))
   process = process_of("fedavg")
   states = _run(process, clients, monkeypatch, in_blocks=True)
-  _assert_close(states, _run(process, clients, monkeypatch, in_blocks=False))
+  rounds_of.assert_close(states, _run(process, clients, monkeypatch, in_blocks=False))
   assert states[0][2]["client_work"]["train"]["num_dropped"] == 1
 
 

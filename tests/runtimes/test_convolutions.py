@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import rounds_of
 import tensorflow as tf
 
 import tff_algos
@@ -18,7 +19,6 @@ from tff_algos.runtimes import (
   planning,
   private_apis,
 )
-from tff_algos.simulation import seeds
 
 _layers = tf.keras.layers
 
@@ -200,27 +200,8 @@ def clients(tmp_path_factory):
 
 
 def _run(process, clients, monkeypatch, *, is_gpu: bool):
-  """The states and metrics after each of two rounds."""
   monkeypatch.setattr(in_process, "_is_gpu", lambda device: is_gpu)
-  states = []
-  with tff_algos.create_runtime(devices=["CPU:0"]):
-    server, own = process.initialize(), [process.initialize_client()] * len(_SIZES)
-    for round_num in range(2):
-      inputs = [
-        tff_algos.ClientInput(clients.path(c), seeds.client_seed(3, round_num, i))
-        for i, c in enumerate(clients.ids)
-      ]
-      output = process.next_of(round_num)(server, own, inputs)
-      server, own = output.state, output.client_states
-      states.append((server, own, output.metrics))
-  return states
-
-
-def _assert_close(states, expected):
-  found, wanted = tf.nest.flatten(states), tf.nest.flatten(expected)
-  assert len(found) == len(wanted)
-  for value, other in zip(found, wanted):
-    np.testing.assert_allclose(value, other, rtol=2e-5, atol=2e-6)
+  return rounds_of.run(process, clients, devices=["CPU:0"])
 
 
 @pytest.fixture(scope="module")
@@ -243,7 +224,7 @@ def test_rounds_in_blocks_equal_one_client_after_another(
 ):
   states, sizes, _ = in_blocks
   assert sizes == [len(_SIZES)] * 2
-  _assert_close(states, _run(process, clients, monkeypatch, is_gpu=False))
+  rounds_of.assert_close(states, _run(process, clients, monkeypatch, is_gpu=False))
 
 
 def test_no_convolution_is_left_to_a_loop(in_blocks):
@@ -263,7 +244,7 @@ def test_blocks_shrink_to_what_the_memory_holds(in_blocks, process, clients, mon
     return original(self, shared, own)
 
   monkeypatch.setattr(blocks.Blocks, "_run", run)
-  _assert_close(_run(process, clients, monkeypatch, is_gpu=True), expected)
+  rounds_of.assert_close(_run(process, clients, monkeypatch, is_gpu=True), expected)
   # The second round begins with what the first one came down to.
   assert sizes == [5, 2, 3, 1, 2, 2, 2, 1]
 
@@ -325,13 +306,12 @@ def test_other_kinds_of_convolutions_have_no_form():
 
 def test_forms_are_those_of_tensorflow_again_afterwards():
   def forms():
-    return {name: private_apis._pfor_converter_registry[name] for name in _NAMES}
+    return {
+      name: private_apis._pfor_converter_registry[name] for name in convolutions.FORMS
+    }
 
   before = forms()
   with pytest.raises(KeyError), private_apis.forms_for_own_inputs(convolutions.FORMS):
     assert not set(before.values()) & set(forms().values())
     raise KeyError
   assert forms() == before
-
-
-_NAMES = tuple(convolutions.FORMS)
