@@ -664,6 +664,7 @@ def test_picture_folder_without_pictures(content, tmp_path):
 # --- Real data ----------------------------------------------------------------------
 
 
+@pytest.mark.real_data
 def test_real_mnist(shared_data_dir, no_network, tmp_path):
   archives = shared_data_dir / "mnist"
   if not archives.is_dir():
