@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 
 import pytest
 
@@ -46,10 +47,10 @@ def test_every_run_is_shown(runs, read_table):
     assert {"Hyper-parameters", "Settings", "Model and data", "Made by"} <= set(headings)
     assert {"command", "commit", "numpy"} <= set(dict(headings["Made by"]))
   measured = [run for run in runs if run.rounds]
-  # The seeds of a cell are one row.
-  folders = [pathlib.Path(run.folder) for run in measured]
-  rows = {f.parent if f.name.startswith("seed") else f for f in folders}
-  assert len(read_table(comparison.table(measured, 0.9))) == len(rows)
+  # Seeds of the same settings are one row, which says how many they are.
+  labels = [row[0] for row in read_table(comparison.table(measured, 0.9))]
+  seeds = [re.search(r"\((\d+) seeds\)$", label) for label in labels]
+  assert sum(int(found[1]) if found else 1 for found in seeds) == len(measured)
 
 
 @pytest.mark.parametrize("paper", _PAPERS)
