@@ -88,6 +88,15 @@ def test_runs_say_what_their_data_are(site):
   assert "HAPT windows" in _page(site, "reference/algorithms/twafl")
 
 
+def test_a_cell_that_was_run_with_several_seeds_is_measured_once():
+  import measured
+
+  cells = {p.parent for p in (_ROOT / "results").glob("*/runs/*/seed1")}
+  shown = [(run.paper, run.name) for run in measured.read()]
+  assert cells and {(c.parents[1].name, c.name) for c in cells} <= set(shown)
+  assert len(shown) == len(set(shown))
+
+
 def test_formulas_are_mathml(site):
   """Every one of a notebook; outside of code no page shows the dollars around one."""
   for notebook in (_DOCS / "tutorials").glob("*.ipynb"):

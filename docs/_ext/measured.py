@@ -60,11 +60,11 @@ def _split(partition: str) -> str:
 
 
 def read() -> list[Measured]:
-  """The runs of the papers' tables, in the order of their folders."""
+  """The first seed of each cell of the papers' tables, in the order of their folders."""
   from experiments.run_folder import reading
 
   found = []
-  for folder in sorted((ROOT / "results").glob("*/runs/*/seed*")):
+  for folder in sorted((ROOT / "results").glob("*/runs/*/seed0")):
     run = reading.read_run(str(folder))
     summary, flags = run.summarize(), run.flags
     if "best_accuracy" not in summary:
@@ -116,8 +116,8 @@ def table_of(name: str, runs: Sequence[Measured]) -> str:
   papers = sorted({run.paper for run in own})
   links = ", ".join(f"[{paper}](../results/{paper}.md)" for paper in papers)
   return (
-    "Test accuracy of the runs of the papers' tables, one seed each, and the bytes of "
-    "all clients, both ways. Beside the other algorithms of the same settings: "
+    "Test accuracy of the runs of the papers' tables, the first seed of each, and the "
+    "bytes of all clients, both ways. Beside the other algorithms of the same settings: "
     f"[What was measured](../measured.md). What they say, and where a paper says "
     f"otherwise: {links}.\n\n"
     + table(
