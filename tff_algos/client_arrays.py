@@ -55,6 +55,18 @@ def check_finite(client: str, x: npt.NDArray[Any]) -> None:
     )
 
 
+def cast_and_held(
+  array: npt.NDArray[Any], dtype: tf.DType
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+  """Numbers in another dtype, and which of them it holds: a float holds them rounded."""
+  is_cut = array.dtype.kind == "c" and not dtype.is_complex
+  with np.errstate(all="ignore"):
+    cast = (array.real if is_cut else array).astype(dtype.as_numpy_dtype)
+    if dtype.is_integer or dtype.is_bool or is_cut:
+      return cast, np.asarray(cast == array)
+    return cast, np.isfinite(cast) | ~np.isfinite(array)
+
+
 def _cast(
   client: str, what: str, array: npt.NDArray[Any], expected: tf.TensorSpec
 ) -> npt.NDArray[Any]:
@@ -68,12 +80,7 @@ def _cast(
     )
   if array.dtype == dtype:
     return array
-  with np.errstate(all="ignore"):
-    cast = array.astype(dtype)
-    if expected.dtype.is_floating:
-      is_held = np.isfinite(cast) | ~np.isfinite(array)
-    else:
-      is_held = cast == array
+  cast, is_held = cast_and_held(array, expected.dtype)
   if not is_held.all():
     raise InputError(
       f"The {what} of client {client!r} hold {array[~is_held][0]}, which is no "

@@ -15,6 +15,7 @@ import tensorflow_federated as tff
 from tff_algos import errors
 from tff_algos.runtimes import (
   accumulation,
+  blocks,
   execution,
   planned_context,
   planning,
@@ -489,6 +490,62 @@ def test_fields_of_named_tuples_are_found_by_name():
   for wrong_type, wrong in ((t, _Other(1, 2)), (empty, (1,)), (empty, _Ordered(1, 2))):
     with pytest.raises(TypeError, match="Expected a value of type"):
       values.flatten(wrong_type, wrong)
+
+
+_PAIR = tff.TensorType(np.float32, [2])
+
+
+@pytest.mark.parametrize("num_clients", [1, 20])  # One by one, and in blocks.
+@pytest.mark.parametrize(
+  "t, wrong, words",
+  [
+    (np.int32, np.float64(1.5), "int32; found 1.5, which is no int32"),
+    (np.int32, 2**40, f"int32; found {2**40}, which is no int32"),
+    (np.int32, np.int64(2**40), f"int32; found {2**40}, which is no int32"),
+    (np.int32, [1, 2], r"int32; found one of shape \(2,\)"),
+    (np.int32, "one", "int32; found 'one'"),
+    (np.bool_, np.int32(2), "bool; found 2, which is no bool"),
+    (np.uint8, -1, "uint8; found -1, which is no uint8"),
+    (np.float32, 1e300, r"float32; found 1e\+300, which is no float32"),
+    (np.float32, np.complex64(1 + 2j), r"float32; found \(1\+2j\), which is no float32"),
+    (_PAIR, np.float32(1), r"float32\[2\]; found one of shape \(\)"),
+    (_PAIR, np.ones((1, 2), np.float32), r"float32\[2\]; found one of shape \(1, 2\)"),
+    (_PAIR, tf.ones([3]), r"float32\[2\]; found one of shape \(3,\)"),
+  ],
+)
+def test_refuses_what_a_type_does_not_hold(monkeypatch, num_clients, t, wrong, words):
+  same = tff.tensorflow.computation(lambda x: x, t)
+  comp = tff.federated_computation(
+    lambda x: tff.federated_map(same, x), tff.FederatedType(t, tff.CLIENTS)
+  )
+  monkeypatch.setattr(blocks, "ON_CPU", blocks.ON_CPU._replace(fewest_clients=7))
+  context = private_apis.default_context()
+  # Past TFF's own checks of arguments, which let most of these through.
+  for run, value in ((comp, [wrong] * num_clients), (same, wrong)):
+    with pytest.raises(TypeError, match=f"Expected a value of type {words}"):
+      context.invoke(run, value)
+
+
+@pytest.mark.parametrize(
+  "t, given, expected",
+  [
+    (np.int32, np.int64(3), 3),
+    (np.int64, tf.constant(3), 3),
+    (np.float32, 3, 3.0),
+    (np.float32, np.float64(0.1), np.float32(0.1)),
+    (np.float32, float("inf"), float("inf")),
+    (np.complex64, 1.5, 1.5),
+    (_PAIR, [1, 2.5], [1.0, 2.5]),
+    (_PAIR, np.array([0.5, np.inf]), [0.5, np.inf]),
+    (tff.TensorType(np.float32, [None]), [], []),
+    (np.str_, "a", b"a"),
+    (tff.TensorType(np.str_, [None]), ["a", "b"], [b"a", b"b"]),
+  ],
+)
+def test_casts_what_a_type_holds(t, given, expected):
+  same = tff.tensorflow.computation(lambda x: x, t)
+  found = np.asarray(same(given))
+  np.testing.assert_array_equal(found, expected)
 
 
 def test_refuses_a_list_for_a_data_set():

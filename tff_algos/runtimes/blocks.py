@@ -292,9 +292,9 @@ def plan(
 def stack(node: Node, of_clients: list[list[Any]]) -> list[tf.Tensor]:
   """The leaves of a node's values of several clients, stacked."""
   return [
-    tf.constant(leaves, spec.dtype)
+    tf.constant([values.fitting(spec, v) for v in leaves], spec.dtype)
     if spec.dtype == tf.string
-    else tf.constant(np.stack([np.asarray(v, spec.dtype.as_numpy_dtype) for v in leaves]))
+    else tf.constant(np.stack([np.asarray(values.fitting(spec, v)) for v in leaves]))
     for spec, leaves in zip(values.specs_of(node.type), zip(*of_clients))
   ]
 

@@ -287,12 +287,11 @@ class Plan:
         }
         return work.run(shared[device], leaves)
       [client] = clients
-      leaves = {
-        n: values.as_tensors(values.specs_of(n.type), each[client]) for n, each in own
-      }
+      leaves = {n: values.as_tensors(specs[n], each[client]) for n, each in own}
       return work.run({**shared[device], **leaves})
 
     own = list(cohort.own.items())
+    specs = {n: values.specs_of(n.type) for n in cohort.own}
     many = cohort.num_clients
     at_once = work.at_once(many) if isinstance(work, blocks.Blocks) else 1
     portions = [

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos import client_arrays
 from tff_algos.errors import UnsupportedComputationError
 
 Struct = tff.structure.Struct
@@ -120,8 +121,47 @@ def of_clients(value: Any, t: tff.FederatedType) -> Sequence[Any] | npt.NDArray[
 
 
 def as_tensors(specs: list[tf.TensorSpec], leaves: list[Any]) -> list[tf.Tensor]:
-  """Leaves as tensors of their dtypes."""
-  return [tf.convert_to_tensor(v, s.dtype) for s, v in zip(specs, leaves)]
+  """Leaves as tensors of their dtypes.
+
+  Raises:
+    TypeError: As `fitting`.
+  """
+  return [tf.convert_to_tensor(fitting(s, v), s.dtype) for s, v in zip(specs, leaves)]
+
+
+def fitting(spec: tf.TensorSpec, leaf: Any) -> Any:
+  """A leaf for a tensor of `spec`; numbers of another dtype are cast to its own.
+
+  Raises:
+    TypeError: It has another shape, or its dtype does not hold it. TensorFlow alone would
+      cut it to what does.
+  """
+  array = leaf if isinstance(leaf, _WITH_SHAPE) else np.asarray(leaf)
+  shape = spec.shape
+  # Equal ones are told much faster.
+  if not (shape == array.shape or shape.is_compatible_with(array.shape)):
+    raise _unfit(spec, f"one of shape {tuple(array.shape)}")
+  if spec.dtype in (tf.string, array.dtype):
+    return leaf
+  if not (_is_number(spec.dtype) and _is_number(tf.as_dtype(array.dtype))):
+    raise _unfit(spec, f"{leaf!r}")
+  array = np.asarray(array)
+  cast, is_held = client_arrays.cast_and_held(array, spec.dtype)
+  if not is_held.all():
+    raise _unfit(spec, f"{array[~is_held][0]}, which is no {spec.dtype.name}")
+  return cast
+
+
+_WITH_SHAPE = (tf.Tensor, np.ndarray, np.generic)
+
+
+def _is_number(dtype: tf.DType) -> bool:
+  return bool(dtype.is_bool or dtype.is_integer or dtype.is_floating or dtype.is_complex)
+
+
+def _unfit(spec: tf.TensorSpec, found: str) -> TypeError:
+  t = tff.TensorType(spec.dtype.as_numpy_dtype, spec.shape)
+  return TypeError(f"Expected a value of type {t}; found {found}.")
 
 
 def flatten_tensors(t: tff.Type, value: Any) -> list[tf.Tensor]:
@@ -146,12 +186,13 @@ def to_portable(t: tff.Type, leaves: list[Any]) -> list[Any]:
 
 
 def _to_portable(spec: tf.TensorSpec, leaf: Any) -> Any:
-  # Those that need no TensorFlow, as there may be many.
-  if isinstance(leaf, str) and spec.dtype == tf.string:
-    return leaf.encode()
-  if isinstance(leaf, np.ndarray) and leaf.dtype == spec.dtype.as_numpy_dtype:
-    return leaf
   if spec.dtype != tf.variant:
+    leaf = fitting(spec, leaf)
+    # Those that need no TensorFlow, as there may be many.
+    if isinstance(leaf, str):
+      return leaf.encode()
+    if isinstance(leaf, np.ndarray) and leaf.dtype == spec.dtype.as_numpy_dtype:
+      return leaf
     return to_numpy(tf.convert_to_tensor(leaf, spec.dtype))
   try:
     # With what it holds in memory. 2: refuse what has a state outside of the graph.
