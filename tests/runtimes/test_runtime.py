@@ -204,6 +204,60 @@ def test_what_was_closed_elsewhere_says_so(outside):
     assert _add_one(1) == 2
 
 
+def test_a_thread_leaves_what_it_has_installed_itself(outside):
+  running, is_in, may_leave = runtime.create_runtime(), *_events(2)
+  found = []
+
+  def work():
+    with running:
+      is_in.set()
+      assert may_leave.wait(60)
+      found.append(_add_one(1))
+
+  thread = threading.Thread(target=work)
+  with running:
+    thread.start()
+    assert is_in.wait(60)
+  assert _add_one(1) == "outside"
+  may_leave.set()
+  thread.join()
+  assert found == [2]
+  assert _add_one(1) == "outside"
+
+
+def test_the_context_before_is_back_though_it_was_closed_elsewhere(outside):
+  running = runtime.create_runtime()
+  with running:
+    thread = threading.Thread(target=running.close)
+    thread.start()
+    thread.join()
+  assert _add_one(1) == "outside"
+
+
+def test_leaving_what_was_closed_elsewhere_leaves_it_to_others(outside):
+  running, is_in, may_leave = runtime.create_runtime(), *_events(2)
+  found = []
+
+  def work():
+    running.close()
+    with running:
+      is_in.set()
+      assert may_leave.wait(60)
+      found.append(_add_one(1))
+
+  thread = threading.Thread(target=work)
+  with running:
+    thread.start()
+    assert is_in.wait(60)
+  may_leave.set()
+  thread.join()
+  assert found == [2]
+
+
+def _events(count: int) -> list[threading.Event]:
+  return [threading.Event() for _ in range(count)]
+
+
 _BESIDE_PLAIN_TFF = """
   import sys, numpy as np, tensorflow as tf, tensorflow_federated as tff, tff_algos
   sys.path.insert(0, sys.argv[1])

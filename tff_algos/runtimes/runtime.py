@@ -105,7 +105,8 @@ class Runtime:
   def close(self) -> None:
     """Stops what was started; the default context before it is back."""
     while self._installations:
-      self._leave()
+      self._leave(self._installations[-1])
+    _put_back_here()
     if self._is_open:
       self._is_open = False
       self._running.close()
@@ -115,13 +116,10 @@ class Runtime:
     """The most memory that worker processes of this runtime held, in bytes."""
     return self._running.worker_peak_memory()
 
-  def _leave(self) -> None:
-    installation = self._installations.pop()
+  def _leave(self, installation: _Installation) -> None:
+    self._installations.remove(installation)
     installation.is_over = True
     _serve_no_more(installation)
-    here = _HERE.installations
-    while here and here[-1].is_over:
-      tff.framework.set_default_context(here.pop().before)
     if not self._installations:
       atexit.unregister(self.close)
 
@@ -129,9 +127,12 @@ class Runtime:
     return self.install()
 
   def __exit__(self, *_: object) -> None:
-    if len(self._installations) > 1:
-      self._leave()
-    else:
+    # Another thread may have installed it too, or have closed it.
+    own = [i for i in _HERE.installations if i in self._installations]
+    if own:
+      self._leave(own[-1])
+    _put_back_here()
+    if not self._installations:
       self.close()
 
 
@@ -150,6 +151,14 @@ class _Here(threading.local):
 
 
 _HERE = _Here()
+
+
+def _put_back_here() -> None:
+  """Puts back the default context of this thread before what is over in it."""
+  here = _HERE.installations
+  while here and here[-1].is_over:
+    tff.framework.set_default_context(here.pop().before)
+
 
 # Of all threads, the last one last.
 _EVERYWHERE: list[_Installation] = []
