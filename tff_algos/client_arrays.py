@@ -1,4 +1,4 @@
-"""What a client's arrays must be like to be written as its examples."""
+"""What arrays must be like to be examples of a client, or of the evaluation."""
 
 from __future__ import annotations
 
@@ -13,9 +13,15 @@ from tff_algos.models.functional import ExampleSpec
 
 
 def as_stored(
-  client: str, x: npt.ArrayLike, y: npt.ArrayLike, spec: ExampleSpec
+  owner: str, x: npt.ArrayLike, y: npt.ArrayLike, spec: ExampleSpec
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-  """The client's inputs and labels as arrays of the dtypes of `spec`.
+  """Inputs and labels as arrays of the dtypes of `spec`.
+
+  Args:
+    owner: Whose they are, as messages say it: "client 'a'".
+    x: Inputs (n, ...).
+    y: Labels (n, ...).
+    spec: What one stored example is like.
 
   Raises:
     InputError: There are none, or they do not fit `spec`.
@@ -24,19 +30,19 @@ def as_stored(
     x, y = np.asarray(x), np.asarray(y)
   except ValueError as error:
     raise InputError(
-      f"The examples of client {client!r} make no array: give all the same shape."
+      f"The examples of {owner} make no array: give all the same shape."
     ) from error
   if not (x.ndim and y.ndim):
     raise InputError(
-      f"Client {client!r} has a single number: give an array with a row an example."
+      f"{_upper(owner)} has a single number: give an array with a row an example."
     )
   if len(y) == 0:
-    raise InputError(f"Client {client!r} is empty: leave it out or give it examples.")
+    raise InputError(f"{_upper(owner)} is empty: leave it out or give it examples.")
   if len(x) != len(y):
     raise InputError(
-      f"Client {client!r} has {len(x)} inputs but {len(y)} labels: they must be as many."
+      f"{_upper(owner)} has {len(x)} inputs but {len(y)} labels: they must be as many."
     )
-  return _cast(client, "inputs", x, spec.x), _cast(client, "labels", y, spec.y)
+  return _cast(owner, "inputs", x, spec.x), _cast(owner, "labels", y, spec.y)
 
 
 def check_finite(client: str, x: npt.NDArray[Any]) -> None:
@@ -68,14 +74,14 @@ def cast_and_held(
 
 
 def _cast(
-  client: str, what: str, array: npt.NDArray[Any], expected: tf.TensorSpec
+  owner: str, what: str, array: npt.NDArray[Any], expected: tf.TensorSpec
 ) -> npt.NDArray[Any]:
   shape, dtype = tuple(expected.shape.as_list()), expected.dtype.as_numpy_dtype
   kinds = expected.dtype.is_bool, expected.dtype.is_integer, expected.dtype.is_floating
   is_number = any(kinds) and array.dtype.kind in "biuf"
   if array.shape[1:] != shape or not (is_number or array.dtype == dtype):
     raise InputError(
-      f"The {what} of client {client!r} are {array.dtype} {array.shape[1:]} each, but "
+      f"The {what} of {owner} are {array.dtype} {array.shape[1:]} each, but "
       f"the model takes {expected.dtype.name} {shape}."
     )
   if array.dtype == dtype:
@@ -83,7 +89,11 @@ def _cast(
   cast, is_held = cast_and_held(array, expected.dtype)
   if not is_held.all():
     raise InputError(
-      f"The {what} of client {client!r} hold {array[~is_held][0]}, which is no "
+      f"The {what} of {owner} hold {array[~is_held][0]}, which is no "
       f"{expected.dtype.name}: change such values, or the ExampleSpec's dtype."
     )
   return cast
+
+
+def _upper(sentence: str) -> str:
+  return sentence[0].upper() + sentence[1:]

@@ -305,7 +305,7 @@ def write_clients(
   if not clients:
     raise InputError("There are no clients to write: give at least one.")
   for client, (x, y) in clients.items():
-    x, _ = client_arrays.as_stored(client, x, y, spec)
+    x, _ = client_arrays.as_stored(f"client {client!r}", x, y, spec)
     if spec.x.dtype.is_floating:
       client_arrays.check_finite(client, x)
   manifest = os.path.join(folder, _MANIFEST)
@@ -316,7 +316,7 @@ def write_clients(
   extreme_labels: list[tuple[int, str]] = []
   for place, (client, examples) in enumerate(clients.items()):
     # Once more, as all clients' casts together may be too much for the memory.
-    x, y = client_arrays.as_stored(client, *examples, spec)
+    x, y = client_arrays.as_stored(f"client {client!r}", *examples, spec)
     path = os.path.join(folder, _file_name(place))
     if place % _FILES_IN_FOLDER == 0:
       with durable_files.writing(os.path.dirname(path)):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tff_algos import errors
 from tff_algos.models import functional
 from tff_algos.simulation import evaluation
 
@@ -68,6 +69,22 @@ def test_means_are_numpys_for_any_number_of_examples(n):
   assert all(type(value) is float for value in found.values())
   assert found["loss"] == pytest.approx(losses.mean(), rel=1e-6)
   assert found["accuracy"] == hits.sum() / n
+
+
+@pytest.mark.parametrize(
+  "change, words",
+  [
+    (lambda x, y: (x, y.astype(np.int64) + 2**32), "hold 4294967.*, which is no int32"),
+    (lambda x, y: (x, y + 0.5), r"hold .\.5, which is no int32"),
+    (lambda x, y: (x.astype(np.int32) - 256, y), "inputs of .* which is no uint8"),
+    (lambda x, y: (x[:, 0], y), r"are uint8 \(3,\) each"),
+    (lambda x, y: (x[:0], y[:0]), "^The evaluation is empty"),
+    (lambda x, y: (x, y[:-1]), "^The evaluation has 7 inputs but 6 labels"),
+  ],
+)
+def test_examples_that_do_not_fit_the_model_are_refused(change, words):
+  with pytest.raises(errors.InputError, match=words):
+    evaluation.build_evaluation(_softmax_regression(), *change(*_pictures(7)))
 
 
 def test_evaluation_is_of_the_weights_it_is_given():

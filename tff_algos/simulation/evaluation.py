@@ -10,15 +10,16 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from tff_algos import client_arrays
 from tff_algos.models.functional import Model, Weights
 
 _BATCH = 500
 
 
 def build_evaluation(
-  model: Model, x: NDArray[Any], y: NDArray[Any]
+  model: Model, x: ArrayLike, y: ArrayLike
 ) -> Callable[[Weights], OrderedDict[str, float]]:
   """Makes a function from weights to the means of loss and metrics.
 
@@ -32,7 +33,11 @@ def build_evaluation(
 
   Returns:
     `weights -> {"loss": nats, "accuracy": 0..1, ...}`, the model in inference mode.
+
+  Raises:
+    InputError: There are no examples, or they do not fit the model's `example_spec`.
   """
+  x, y = client_arrays.as_stored("the evaluation", x, y, model.example_spec)
   means = build_means(model)
   return lambda weights: means(weights, x, y)
 
