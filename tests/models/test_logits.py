@@ -54,6 +54,7 @@ def _subclassed():
     (lambda: _dense(_layers.Softmax()), "softmax"),
     (lambda: _dense(_layers.Activation("sigmoid")), "sigmoid"),
     (lambda: _dense(_layers.Softmax(), _layers.Dropout(0.0)), "softmax"),
+    (lambda: _dense(_layers.Softmax(), _layers.Dropout(0.5)), "softmax"),
     (lambda: _dense(_layers.Softmax(), _layers.Reshape([3])), "softmax"),
     (lambda: tf.keras.Sequential([_dense(_layers.Softmax())]), "softmax"),
     (_subclassed, "softmax"),
@@ -75,6 +76,12 @@ def test_sequences_that_end_in_probabilities_are_warned_of():
   keras_model = tf.keras.Sequential([_layers.Input([5, 4]), last])
   with pytest.warns(InputWarning, match="taken for logits"):
     keras.from_keras(keras_model, _SEQUENCES, loss=functional.sequence_cross_entropy)
+
+
+def test_a_fading_loss_takes_logits_too():
+  with pytest.warns(InputWarning, match="taken for logits"):
+    loss = functional.FadingCrossEntropy(1e-12)
+    keras.from_keras(_dense(_layers.Softmax()), _SPEC, loss=loss)
 
 
 def _probability_loss(labels, probabilities):

@@ -144,10 +144,14 @@ def from_keras(
     keras_source=KerasSource(keras_model, trainable, held),
     **metric_options,
   )
-  traced = _trace(model, keras_model.name)
+  traced = _trace(model, keras_model.name, training=True)
   _check_pure(traced, keras_model.name)
-  last = _last_operation(traced.outputs[0])
-  if last in _NOT_LOGITS and loss in _TAKE_LOGITS:
+  takes_logits = loss in _TAKE_LOGITS or isinstance(loss, functional.FadingCrossEntropy)
+  last = ""
+  if takes_logits:  # In training, a dropout may come after them.
+    outputs = _trace(model, keras_model.name, training=False).outputs
+    last = _last_operation(outputs[0])
+  if last in _NOT_LOGITS:
     warnings.warn(
       f"The Keras model {keras_model.name!r} ends in a {last.lower()}, but its outputs "
       "are taken for logits, of which the loss takes the softmax: leave the last "
@@ -305,11 +309,11 @@ def _stateless_generators(layers: _Layers, seed: tf.Tensor) -> Iterator[_Replace
       yield vars(layer), "_random_generator", _StatelessGenerator(own_seed)
 
 
-def _trace(model: functional.Model, name: str) -> Any:
-  """A training step's forward pass as a concrete function, in a graph as TFF's are."""
+def _trace(model: functional.Model, name: str, *, training: bool) -> Any:
+  """The forward pass as a concrete function, in a graph as TFF's are."""
 
   def forward(weights: functional.Weights, x: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    return model.predict(weights, model.preprocess(x), True, seed)
+    return model.predict(weights, model.preprocess(x), training, seed)
 
   spec = model.example_spec.x
   try:
