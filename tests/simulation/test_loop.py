@@ -55,6 +55,9 @@ class _Notes:
   def initialize_client(self):
     return np.int32(0)
 
+  def get_hparams(self, state):
+    return {"learning_rate": np.float32(0.1)}
+
   def get_model_weights(self, state):
     return collections.namedtuple("Weights", "trainable")((state,))
 
@@ -383,6 +386,34 @@ def test_stopping_leaves_no_evaluation_that_an_unbroken_run_lacks(
   assert stopped == [(1, None), (2, 2.0), (3, 3.0)]
   unbroken = [(1, None), (2, 2.0), (3, None), (4, 4.0), (5, None), (6, 6.0)]
   assert run(settings, resume=True) == unbroken
+
+
+@pytest.mark.parametrize("rate, seed", [(0.1, 9), (0.5, 8), (0.5, 9)])
+def test_run_with_another_origin_is_not_resumed(
+  notes, federation, tmp_path, monkeypatch, rate, seed
+):
+  folder = dict(checkpoint_folder=str(tmp_path))
+  loop.simulate(notes, federation.clients, _settings(2, **folder))
+  monkeypatch.setattr(
+    notes, "get_hparams", lambda state: {"learning_rate": np.float32(rate)}
+  )
+  was = ", ".join(["seed=8"] * (seed != 8) + ["learning_rate=0.1"] * (rate != 0.1))
+  now = was.replace("8", str(seed)).replace("0.1", str(rate))
+  settings = loop.Settings(rounds=3, clients_per_round=3, seed=seed, **folder)
+  with pytest.raises(ValueError, match=f"began with {was}, but this one has {now}: "):
+    loop.simulate(notes, federation.clients, settings, resume=True)
+  assert len(notes.rounds) == 2
+
+
+def test_checkpoint_without_an_origin_is_gone_on_with(notes, federation, tmp_path):
+  state, store = (
+    np.int32(1),
+    ClientStateStore(np.int32(0), path=checkpoints.client_file(str(tmp_path))),
+  )
+  checkpoints.save(str(tmp_path), state, store, 1, [dict(round=1)])
+  settings = _settings(2, checkpoint_folder=str(tmp_path))
+  found = loop.simulate(notes, federation.clients, settings, resume=True)
+  assert found.state == 2
 
 
 def test_new_run_over_checkpoints_of_another_is_refused(notes, federation, tmp_path):

@@ -28,6 +28,7 @@ from tff_algos.models.functional import Model
 from tff_algos.simulation.array_files import load_structure, save_structure
 from tff_algos.simulation.best_round import Best
 from tff_algos.simulation.client_state_store import ClientStateStore
+from tff_algos.simulation.origin import Origin
 
 _NAME = re.compile(r"round_(\d{7})$")
 _OURS = re.compile(r"round_\d{7}(\.unfinished)?$")
@@ -49,12 +50,14 @@ class Restored(NamedTuple):
     round_num: The number of rounds done.
     records: One dictionary for each of them.
     best: The best of them; None where it was not kept.
+    origin: What the run began with; None where it was not kept.
   """
 
   state: Any
   round_num: int
   records: list[dict[str, Any]]
   best: Optional[Best]
+  origin: Optional[Origin]
 
 
 def exists(folder: str) -> bool:
@@ -88,6 +91,7 @@ def save(
   *,
   model: Optional[Model] = None,
   best: Optional[Best] = None,
+  origin: Optional[Origin] = None,
 ) -> None:
   """Writes a checkpoint and removes all but the one before it.
 
@@ -99,6 +103,7 @@ def save(
     records: One dictionary for each of them, of what JSON can hold.
     model: The model that is trained, whose weights' names the arrays have.
     best: The best of the rounds, to be kept too.
+    origin: What the run began with.
 
   Raises:
     OSError: The disk is full, or fails; the checkpoints before are as they were.
@@ -108,7 +113,7 @@ def save(
   shutil.rmtree(unfinished, ignore_errors=True)
   os.makedirs(unfinished)
   try:
-    _write(unfinished, state, store, round_num, records, model, best)
+    _write(unfinished, state, store, round_num, records, model, best, origin)
   except Exception:
     shutil.rmtree(unfinished, ignore_errors=True)
     raise
@@ -129,6 +134,7 @@ def _write(
   records: list[dict[str, Any]],
   model: Optional[Model],
   best: Optional[Best],
+  origin: Optional[Origin],
 ) -> None:
   digests: dict[str, str] = {}
 
@@ -149,6 +155,8 @@ def _write(
     weights = best.weights
     write(_BEST, lambda file: save_structure(file, weights, model))
     content["best"] = dict(round_num=best.round_num, value=best.value)
+  if origin is not None:
+    content["origin"] = dict(origin)
   write(_RECORDS, lambda file: file.write(json.dumps(content).encode()))
   write(_MANIFEST, lambda file: file.write(json.dumps(digests).encode()))
   durable_files.sync_folder(folder)
@@ -208,7 +216,7 @@ def _read(path: str, like: Any) -> tuple[Restored, Optional[str]]:
   if of_best:
     with np.load(io.BytesIO(weights)) as file:
       best = Best(**of_best, weights=tuple(file[array] for array in file.files))
-  return Restored(state, round_num, records, best), clients
+  return Restored(state, round_num, records, best, content.get("origin")), clients
 
 
 def _content(path: str, name: str, digests: Optional[dict[str, str]] = None) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Optional
@@ -19,6 +20,7 @@ from tff_algos.simulation import (
   cohorts,
   divergence,
   measurements,
+  origin,
   schedules,
   seeds,
   traffic,
@@ -162,7 +164,8 @@ def simulate(
       those that never do (`held_out_accuracy_p10`).
     keep_best: The test metric, such as "accuracy", of whose largest value the weights are
       kept, in checkpoints too: of the first round that has it.
-    resume: Whether to go on from the newest checkpoint.
+    resume: Whether to go on from the newest checkpoint, with the seed and the process's
+      tunable hyper-parameters that the run began with; other settings may have changed.
     on_start: Called once with the records of the rounds done before.
     before_round: Called with what each round starts from; its time is not the round's.
     on_round: Called with the record of each round.
@@ -171,9 +174,10 @@ def simulate(
   Raises:
     FileNotFoundError: `resume`, and there is no checkpoint.
     InputError: The cohort is larger than the population, a client has a label for which
-      the model has no output, the checkpoint belongs to another model or algorithm, a
-      new run's folder holds checkpoints, evaluation does not give what the run is to stop
-      by, or the process does not take the learning rate schedule.
+      the model has no output, the checkpoint belongs to another model or algorithm or
+      its run began with another seed or hyper-parameter, a new run's folder holds
+      checkpoints, evaluation does not give what the run is to stop by, or the process
+      does not take the learning rate schedule.
     DamagedError: A client's file does not hold what `write_clients` wrote.
   """
   if settings.stop is not None and evaluate is None:
@@ -187,13 +191,17 @@ def simulate(
     path=None if folder is None else checkpoints.client_file(folder),
   )
   state = process.initialize()
+  began_with = {} if folder is None else origin.of(process, state, settings.seed)
+  save = functools.partial(checkpoints.save, model=process.model, origin=began_with)
   records: list[Record] = []
   best = None
   if resume:
     if folder is None:
       raise InputError("To resume a run, say where its checkpoints are.")
-    state, _, records, best = checkpoints.restore(folder, state, store)
-    best = best_round.of_checkpoint(best, records, keep_best, settings.eval_every)
+    found = checkpoints.restore(folder, state, store)
+    origin.check(began_with, found.origin, folder)
+    state, records = found.state, found.records
+    best = best_round.of_checkpoint(found.best, records, keep_best, settings.eval_every)
     if _end(records, settings, stopping=False) is None:
       records = [_as_unbroken(record, settings) for record in records]
   elif folder is not None and checkpoints.exists(folder):
@@ -225,9 +233,7 @@ def simulate(
           clients.check_files(ids, f" in round {done}")
     except Exception:
       if folder and round_num > saved:  # The rounds before it are whole.
-        checkpoints.save(
-          folder, before, store, round_num, records, model=process.model, best=best
-        )
+        save(folder, before, store, round_num, records, best=best)
       raise
     state = output.state
     store.put(cohort, output.client_states)
@@ -259,9 +265,7 @@ def simulate(
     on_round(record)
     every = settings.checkpoint_every
     if folder and (ended_by or (every and done % every == 0)):
-      checkpoints.save(
-        folder, state, store, done, records, model=process.model, best=best
-      )
+      save(folder, state, store, done, records, best=best)
       saved = done
   if records:
     best = best_round.better(best, records[-1], keep_best, process, state)
