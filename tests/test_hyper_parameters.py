@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import typing
+from typing import Optional
 
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ class Example(hyper_parameters.HyperParameters):
   """One of each kind."""
 
   count: int = hparam(3, "A count.", source="convention", low=1, high=9)
-  size: int = hparam(5, "A size.", source="convention", low=1, optional=True)
+  size: Optional[int] = hparam(5, "A size.", source="convention", low=1, optional=True)
   rate: float = hparam(0.5, "Any.", source="paper", low=0, open_low=True, tunable=True)
   share: float = hparam(0.0, "A share.", source="paper", low=0, high=1, tunable=True)
   free: float = hparam(1.0, "Any.", source="derived")
@@ -178,6 +180,15 @@ def test_every_algorithm_documents_its_hyper_parameters(name):
     marks = ("paper", "derived", "code", "convention")
     assert field.metadata["source"].startswith(marks), field.name
     assert hyper_parameters.range_text(field)
+
+
+@pytest.mark.parametrize("name", registry.ALGORITHMS)
+def test_types_say_which_hyper_parameters_may_be_none(name):
+  hparams_class = registry.get(name).hparams_class
+  types = typing.get_type_hints(hparams_class)
+  for field in dataclasses.fields(hparams_class):
+    kind, is_optional = type(field.default), field.metadata["optional"]
+    assert types[field.name] == (Optional[kind] if is_optional else kind), field.name
 
 
 # --- Tunable ones -------------------------------------------------------------------

@@ -33,7 +33,7 @@ def hparam(
   """A dataclass field with what `--help`, the docs and the checks need.
 
   Args:
-    default: The value where the user gives none; its type is the field's type.
+    default: The value where the user gives none; its type is the field's, but for None.
     help: One sentence with the unit.
     source: Where the default and the meaning come from: "paper, ...", "derived" or
       "convention".

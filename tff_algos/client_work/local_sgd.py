@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Optional
 
 from tff_algos.hyper_parameters import HyperParameters, hparam
 
@@ -21,7 +22,7 @@ class PlainSgd(HyperParameters):
     low=1,
     high=_MOST,
   )
-  batch_size: int = hparam(
+  batch_size: Optional[int] = hparam(
     10,
     "Examples in one local step (B); inf takes all of a client's examples at once.",
     source="paper, McMahan et al. 2017",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -96,8 +96,7 @@ def build_pseudo_fisher(
   """
   if not hparams.pseudo_steps:
     raise InputError("With pseudo_steps=0 there are no pseudo data: raise it.")
-  whole: Any = None  # A batch of all examples.
-  one_step = dataclasses.replace(hparams, epochs=1, batch_size=whole)
+  one_step = dataclasses.replace(hparams, epochs=1, batch_size=None)
   train = fed_reg.build_client_update(model)
   assert model.soft_targets is not None
   # To this model pseudo data are examples.

@@ -274,28 +274,49 @@ class _StatelessGenerator:
     self._draws += 1
     return tf.random.experimental.stateless_fold_in(self._seed, self._draws)
 
-  def make_seed_for_stateless_op(self):
+  def make_seed_for_stateless_op(self) -> tf.Tensor:
     return self._next_seed()
 
-  def dropout(self, inputs, rate, noise_shape=None):
+  def dropout(self, inputs: tf.Tensor, rate: Any, noise_shape: Any = None) -> tf.Tensor:
     return tf.nn.experimental.stateless_dropout(
       inputs, rate=rate, seed=self._next_seed(), noise_shape=noise_shape
     )
 
-  def random_normal(self, shape, mean=0.0, stddev=1.0, dtype=None, nonce=None):
+  def random_normal(
+    self,
+    shape: Any,
+    mean: Any = 0.0,
+    stddev: Any = 1.0,
+    dtype: Any = None,
+    nonce: Any = None,
+  ) -> tf.Tensor:
     del nonce
     return tf.random.stateless_normal(
       shape, self._next_seed(), mean, stddev, dtype or tf.float32
     )
 
-  def random_uniform(self, shape, minval=0.0, maxval=None, dtype=None, nonce=None):
+  def random_uniform(
+    self,
+    shape: Any,
+    minval: Any = 0.0,
+    maxval: Any = None,
+    dtype: Any = None,
+    nonce: Any = None,
+  ) -> tf.Tensor:
     del nonce
     maxval = 1.0 if maxval is None else maxval
     return tf.random.stateless_uniform(
       shape, self._next_seed(), minval, maxval, dtype or tf.float32
     )
 
-  def truncated_normal(self, shape, mean=0.0, stddev=1.0, dtype=None, nonce=None):
+  def truncated_normal(
+    self,
+    shape: Any,
+    mean: Any = 0.0,
+    stddev: Any = 1.0,
+    dtype: Any = None,
+    nonce: Any = None,
+  ) -> tf.Tensor:
     del nonce
     return tf.random.stateless_truncated_normal(
       shape, self._next_seed(), mean, stddev, dtype or tf.float32

@@ -98,7 +98,7 @@ def private_fisher_information(
     seed: int32 (2,), of the noise.
   """
 
-  def square(gradient):
+  def square(gradient: Weights) -> Weights:
     return tuple(map(tf.square, tree_math.clip(gradient, h.clip_norm)))
 
   total, _ = gradients.sum_over_examples(

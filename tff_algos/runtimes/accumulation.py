@@ -79,14 +79,14 @@ class Accumulation:
   def _leaves(self, results: Mapping[Node, list[tf.Tensor]]) -> list[tf.Tensor]:
     return [v for n in self.aggregates for v in results[n.inputs[0]]]
 
-  def _trace_zero(self):
+  def _trace_zero(self) -> list[tf.Tensor]:
     return [
       leaf
       for node in self.aggregates
       for leaf in values.flatten_tensors(node.type, node.detail[0].evaluate())
     ]
 
-  def _trace_add(self, *flat):
+  def _trace_add(self, *flat: tf.Tensor) -> list[tf.Tensor]:
     leaves = iter(flat)
     totals = [values.pack(t, leaves) for t in self._types]
     results = []
@@ -96,19 +96,19 @@ class Accumulation:
       results += values.flatten_tensors(node.type, added)
     return results
 
-  def _trace_add_several(self, *flat):
+  def _trace_add_several(self, *flat: tf.Tensor) -> list[tf.Tensor]:
     count = len(self._totals)
     leaves = [flat[i : i + count] for i in range(0, len(flat), count)]
     # In this order: the caller keeps the values, so that no buffer is taken over.
     return [tf.add_n(terms) for terms in zip(*leaves)]
 
-  def _trace_add_all(self, *flat):
+  def _trace_add_all(self, *flat: tf.Tensor) -> Any:
     count = len(self._totals)
     totals, stacked = flat[:count], flat[count:]
     if self._is_sum:
       return [t + tf.reduce_sum(v, axis=0) for t, v in zip(totals, stacked)]
 
-    def add(client, *totals):
+    def add(client: tf.Tensor, *totals: tf.Tensor) -> tuple[tf.Tensor, ...]:
       return client + 1, *self._trace_add(*totals, *(v[client] for v in stacked))
 
     num_clients = tf.shape(stacked[0])[0]
@@ -119,7 +119,7 @@ class Accumulation:
       parallel_iterations=1,
     )[1:]
 
-  def _trace_merge(self, *flat):
+  def _trace_merge(self, *flat: tf.Tensor) -> list[tf.Tensor]:
     leaves = iter(flat)
     before, after = ([values.pack(t, leaves) for t in self._types] for _ in range(2))
     return [

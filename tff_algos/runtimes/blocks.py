@@ -219,7 +219,7 @@ class Blocks:
     ]
     return tracing.Function(trace, specs)
 
-  def _trace_read(self, *flat):
+  def _trace_read(self, *flat: tf.Tensor) -> list[tf.Tensor]:
     is_shared = _is_shared(self._reading.inputs)
     own = [v for v, shared in zip(flat, is_shared) if not shared]
     num_clients = tf.shape(own[0])[0]
@@ -229,7 +229,9 @@ class Blocks:
     ]
     lengths = tf.TensorArray(tf.int32, num_clients, element_shape=[len(arrays)])
 
-    def read_one(client, lengths, *arrays):
+    def read_one(
+      client: tf.Tensor, lengths: tf.TensorArray, *arrays: tf.TensorArray
+    ) -> tuple[Any, ...]:
       leaves = (v if shared else v[client] for v, shared in zip(flat, is_shared))
       read = [v for node in self._reading.trace(*leaves) for v in node]
       first = [tf.shape(v)[0] if v.shape.rank else tf.constant(1) for v in read]
@@ -247,11 +249,11 @@ class Blocks:
     ]
     return [*joined, lengths.stack()]
 
-  def _trace_work(self, *flat):
+  def _trace_work(self, *flat: tf.Tensor) -> Any:
     is_shared = _is_shared(self._work.inputs)
     own = [v for v, shared in zip(flat, is_shared) if not shared]
 
-    def work(own):
+    def work(own: list[tf.Tensor]) -> list[list[tf.Tensor]]:
       leaves = iter(own)
       return self._work.trace(
         *(v if shared else next(leaves) for v, shared in zip(flat, is_shared))
@@ -283,7 +285,7 @@ def plan(
   if not _is_fast(work.function.trace().graph.as_graph_def(), on_gpu):
     return None
 
-  def block_size(num_clients):
+  def block_size(num_clients: int) -> int:
     return limits.block_size(num_clients, num_bytes)
 
   return Blocks(readings, work, is_given, block_size)
@@ -328,13 +330,13 @@ def _is_fast_operation(node: tf.compat.v1.NodeDef, on_gpu: bool) -> bool:
   return private_apis.has_vectorised_form(node.op) and not _SLOW.search(node.op)
 
 
-def _l2_loss(pfor_input):
+def _l2_loss(pfor_input: Any) -> Any:
   value = pfor_input.stacked_input(0)
   flat = tf.reshape(value, [tf.shape(value)[0], -1])
   return private_apis.stacked(tf.reduce_sum(flat * flat, 1) / 2)
 
 
-def _top_k(pfor_input):
+def _top_k(pfor_input: Any) -> list[Any]:
   found = tf.math.top_k(
     pfor_input.stacked_input(0),
     pfor_input.unstacked_input(1),
@@ -343,7 +345,7 @@ def _top_k(pfor_input):
   return [private_apis.stacked(part) for part in found]
 
 
-def _transform_pictures(pfor_input):
+def _transform_pictures(pfor_input: Any) -> Any:
   pfor_input.stack_inputs([0, 1])
   pictures, transforms = pfor_input.stacked_input(0), pfor_input.stacked_input(1)
   shape = tf.shape(pictures)

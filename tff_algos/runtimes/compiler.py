@@ -19,7 +19,9 @@ def with_plain_sums(comp: tff.Computation) -> tff.Computation:
 def _sums_securely(block: tff.framework.ComputationBuildingBlock) -> bool:
   found: list[str] = []
 
-  def look(block):
+  def look(
+    block: tff.framework.ComputationBuildingBlock,
+  ) -> tuple[tff.framework.ComputationBuildingBlock, bool]:
     if isinstance(block, tff.framework.Intrinsic) and "_secure_" in block.uri:
       found.append(block.uri)
     return block, False

@@ -146,7 +146,7 @@ class Plan:
     return content
 
   def _plan_local(self, block: tff.framework.Lambda) -> None:
-    def trace(*leaves):
+    def trace(*leaves: tf.Tensor) -> list[tf.Tensor]:
       argument = None
       if self._parameter is not None:
         argument = values.pack(self._parameter, iter(leaves))

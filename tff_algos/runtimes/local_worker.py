@@ -11,7 +11,8 @@ import os
 import tempfile
 import threading
 import time
-from typing import Optional
+from collections.abc import Mapping
+from typing import Any, Optional
 
 import grpc
 import portpicker
@@ -125,7 +126,7 @@ class LocalWorker:
       raise
     return worker
 
-  def _make_executor(self, cardinalities):
+  def _make_executor(self, cardinalities: Mapping[Any, int]) -> Any:
     cardinalities = {tff.CLIENTS: 0, **cardinalities}
     if not self.worker.is_alive or not self.worker.stub.is_ready:
       self.worker.stop()

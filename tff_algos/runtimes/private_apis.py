@@ -209,7 +209,9 @@ def forms_for_own_inputs(
       where that raises `NoVectorisedFormError`, the loop remains.
   """
 
-  def choose(before, index, form):
+  def choose(
+    before: Callable[[Any], Any], index: int, form: Callable[[Any], Any]
+  ) -> Callable[[Any], Any]:
     return lambda inputs: (form if inputs.input(index).is_stacked else before)(inputs)
 
   with _FORMS:

@@ -94,8 +94,8 @@ def _draws(
   pfor_input.stack_inputs([1, 2])
   own = pfor_input.stacked_input(1), pfor_input.stacked_input(2)
 
-  def one_by_one():
-    def draw_one(own):
+  def one_by_one() -> tf.Tensor:
+    def draw_one(own: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
       key, counter = own
       return draw(shape=shape, key=key, counter=counter, alg=algorithm, dtype=dtype)
 
