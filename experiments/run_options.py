@@ -190,8 +190,8 @@ def define() -> None:
     None,
     "What aggregates the model's part of the messages: "
     + "; ".join(f"{k}, {row.description}" for k, row in aggregators.AGGREGATORS.items())
-    + ". Such as trimmed_mean:share=0.2, dp:noise_multiplier=1. Default: the algorithm's "
-    "own, mostly the mean.",
+    + ". Such as trimmed_mean:share=0.2, dp:noise_multiplier=0.5, which must be below a "
+    "tenth of --clients_per_round. Default: the algorithm's own, mostly the mean.",
     **place,
   )
   flags.DEFINE_float(

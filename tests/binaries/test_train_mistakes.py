@@ -95,6 +95,15 @@ _MISTAKES = {
   "unknown aggregator": (["--aggregator=medain"], ["medain", "median"]),
   "aggregator without its parameter": (["--aggregator=dp"], ["noise_multiplier"]),
   "aggregator out of range": (["--aggregator=trimmed_mean:share=0.5"], ["share", "0.5"]),
+  "noise beyond what TFF adds": (
+    ["--aggregator=dp:noise_multiplier=1", "--clients_per_round=10"],
+    ["noise_multiplier", "below a tenth of clients_per_round, here 1;", "found 1"],
+  ),
+  "infinite noise": (["--aggregator=dp:noise_multiplier=inf"], ["found inf"]),
+  "noise whose square is zero": (
+    ["--aggregator=dp:noise_multiplier=1e-200"],
+    ["noise_multiplier", "found 1e-200"],
+  ),
   "aggregator of an algorithm that takes none": (
     ["--algorithm=twafl", "--aggregator=robust"],
     ["twafl takes no aggregator"],

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
+from programs import ROOT
 
 from experiments import config
 from tasks import registry as tasks_registry
+from tff_algos.aggregators import table as aggregators
 from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.errors import InputError
 from tff_algos.simulation.stopping import StopRule
@@ -28,6 +31,16 @@ def test_hparams_go_to_all_that_have_them_or_to_the_one_that_is_named():
 def test_hparams_that_nobody_has_are_named(word):
   with pytest.raises(InputError, match=word):
     config.parse_hparams([word], ["fedavg", "fedreg"])
+
+
+@pytest.mark.parametrize("file", ["docs/training.md", "experiments/run_options.py"])
+def test_aggregators_that_are_shown_are_for_the_default_task(file):
+  text = (ROOT / file).read_text(encoding="utf-8")
+  shown = re.findall(r"\b(?:dp|trimmed_mean):\w+=[\d.]*\d", text)
+  assert len(shown) == 2
+  for spec in shown:
+    size = _make().clients_per_round
+    aggregators.make(spec, clients_per_round=size)
 
 
 # --- A run's settings ---------------------------------------------------------------

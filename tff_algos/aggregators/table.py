@@ -13,6 +13,10 @@ if TYPE_CHECKING:
   from tff_algos.templates.rounds import AggregationFactory
 
 
+# Far less than could hide anything, and far more than what squared is 0.
+_LEAST_NOISE = 1e-9
+
+
 class Aggregator(NamedTuple):
   """A row of `AGGREGATORS`.
 
@@ -61,8 +65,15 @@ def _secure_sum() -> AggregationFactory:
 def _dp(*, noise_multiplier: float, clients_per_round: int) -> AggregationFactory:
   import tensorflow_federated as tff
 
-  if not noise_multiplier > 0:
-    raise InputError(f"noise_multiplier must be above 0; found {noise_multiplier}.")
+  # TFF estimates the clip by noised counts, whose noise, of 0.05 times the cohort, is a
+  # part of this; it divides by the square of what is given.
+  high = 0.1 * clients_per_round
+  if not _LEAST_NOISE <= noise_multiplier < high:
+    raise InputError(
+      f"noise_multiplier of the aggregator dp must be >= {_LEAST_NOISE:g} and below a "
+      f"tenth of clients_per_round, here {high:g}; found {noise_multiplier:g}: change it "
+      "or raise clients_per_round."
+    )
   return tff.learning.dp_aggregator(noise_multiplier, clients_per_round)
 
 
