@@ -48,6 +48,8 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
   """
   try:
     rest = flags.FLAGS(argv)
+  except SystemExit:  # absl ends with status 1 after showing the help.
+    sys.exit(0)
   except flags.Error as error:
     raise InputError(str(error).replace("\n", " ")) from error
   if len(rest) > 1:
@@ -135,8 +137,6 @@ def start(
     gc.disable()
     try:
       return parse(argv)
-    except SystemExit:  # absl ends with status 1 after showing the help.
-      sys.exit(0)
     except Exception as error:
       _end(error)
     finally:

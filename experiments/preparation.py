@@ -113,7 +113,9 @@ def load(config: Config) -> tasks_registry.LoadedTask:
   except OSError as error:  # Of the user's files.
     if error.errno in durable_files.DISK_ERRORS:
       raise
-    raise InputError(f"{error.filename or config.task}: {error.strerror}.") from error
+    # What a loader or a library raises may be no error of the system.
+    said = " ".join(str(error.strerror or error).split()) or type(error).__name__
+    raise InputError(f"{error.filename or config.task}: {said.rstrip('.')}.") from error
 
 
 def build(

@@ -34,12 +34,14 @@ def find(name: str, kind: str) -> Any:
     sys.path.append(here)
   try:
     found = importlib.import_module(module)
-  except Exception as error:  # Whatever a user's module raises is the user's.
+  # Whatever a user's module raises is the user's.
+  except (Exception, SystemExit) as error:
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if missing and f"{module}.".startswith(f"{missing}."):
       reason = f"there is no module {missing!r} in {here}, and none is installed"
     else:
-      reason = f"{type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}"
+      said = " ".join(str(error).split()).rstrip(".")
+      reason = ": ".join(filter(None, (type(error).__name__, said)))
     raise InputError(f"{refused}{reason}.") from error
   if not hasattr(found, attribute):
     place = getattr(found, "__file__", None) or module

@@ -80,5 +80,12 @@ def _load_none(data_dir, cache_dir):
 
 
 broken_loader = good._replace(load_data=_load_none)
+
+
+def _load_damaged(data_dir, cache_dir):
+  raise OSError("the archive's checksum is wrong")
+
+
+damaged = good._replace(load_data=_load_damaged)
 name_of_a_path = good._replace(name="../../outside")
 not_a_task = 7

@@ -125,6 +125,14 @@ _MISTAKES = {
   ),
   "no such module": (["--task=no_such_module:task"], ["no_such_module"]),
   "no such attribute": (["--task=own_tasks:nothing"], ["own_tasks:nothing"]),
+  "task whose module ends the program": (
+    ["--task=quits:task"],
+    ["'quits:task' cannot be imported: SystemExit: no GPU here."],
+  ),
+  "loader's error without a number": (
+    ["--task=own_tasks:damaged"],
+    ["own_tasks:damaged: the archive's checksum is wrong."],
+  ),
   "no task": (["--task=own_tasks:not_a_task"], ["tasks.registry.Task"]),
   "batch normalization": (["--task=own_tasks:batch_norm"], ["GroupNormalization"]),
   "nested batch normalization": (

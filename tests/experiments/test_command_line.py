@@ -28,6 +28,8 @@ _PROGRAM = """
       raise InputError("number must not be 7.")
     if flags.FLAGS.number == 8:
       raise TypeError("in the parser")
+    if flags.FLAGS.number == 9:
+      sys.exit("no GPU here")
     return rest
 
   def main():
@@ -175,6 +177,11 @@ def test_defect_before_main_is_one_too():
   assert (done.returncode, done.stdout) == (1, "")
   assert "Traceback" in done.stderr
   assert done.stderr.splitlines()[-1] == _REPORT_IT
+
+
+def test_what_ends_the_program_before_main_keeps_its_sentence_and_status():
+  done = _run("pass", "--number=9")
+  assert (done.returncode, done.stdout, done.stderr) == (1, "", "no GPU here\n")
 
 
 def test_help_is_no_failure():
