@@ -271,12 +271,10 @@ def newest_weights(
     InputError: The folder holds no such run, no checkpoint, or none with a best round.
   """
   process = process_of(run_dir, manifest, model)
+  like = process.initialize()
   try:
-    restored = checkpoints.restore(
-      os.path.join(run_dir, CHECKPOINTS),
-      process.initialize(),
-    )
-  except (OSError, ValueError) as error:
+    restored = checkpoints.restore(os.path.join(run_dir, CHECKPOINTS), like)
+  except (OSError, InputError) as error:
     raise InputError(f"{run_dir}: {error}") from error
   if best:
     kept = restored.best

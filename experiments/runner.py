@@ -143,10 +143,7 @@ def prepare_runtime(config: Config) -> Optional[TlsFiles]:
   """
   tls = _check_dask(config)
   if config.runtime != "local_worker":
-    try:
-      in_process.prepare(config.devices)
-    except ValueError as error:  # Of the devices.
-      raise InputError(str(error)) from error
+    in_process.prepare(config.devices)
   return tls
 
 

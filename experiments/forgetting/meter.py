@@ -96,7 +96,7 @@ class Meter:
       process = build(plain, prepared.loaded, hparams, prepared.settings)
     try:
       local_models = forgetting.build_local_models(self._model, process)
-    except ValueError as error:
+    except InputError as error:
       raise InputError(f"{name}: {error}") from error
     state_type = process.initialize.type_signature.result.member
     remembers = not process.is_stateless or len(state_type.variables.extra)

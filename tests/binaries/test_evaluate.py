@@ -27,10 +27,10 @@ _SPEC = functional.ExampleSpec(
 def evaluate(fork_program, trained):
   """`(*flags) -> Done` of evaluate.py, on the run unless another is named."""
 
-  def run(*flags: str, run_dir=trained.run_dir):
-    paths = [str(ROOT / "tests/binaries")]
+  def run(*flags: str, run_dir=trained.run_dir, before=""):
+    place = dict(cwd=trained.folder, paths=[str(ROOT / "tests/binaries")])
     given = [f"--run={run_dir}", *flags]
-    return fork_program("evaluate.py", *given, cwd=trained.folder, paths=paths)
+    return fork_program("evaluate.py", *given, **place, before=before)
 
   return run
 
@@ -157,3 +157,16 @@ def test_folder_without_a_model_is_refused(mine, evaluate, tmp_path):
   assert_refused(evaluate(run_dir=run_dir), "neither model.keras nor a checkpoint")
   assert_refused(evaluate(run_dir=tmp_path), "is no folder of a run")
   assert tree(tmp_path) == before
+
+
+def test_defect_where_a_checkpoint_is_read_is_not_the_users(mine, evaluate, tmp_path):
+  run_dir = tmp_path / "run"
+  shutil.copytree(mine, run_dir, ignore=shutil.ignore_patterns("*.keras"))
+  done = evaluate(
+    run_dir=run_dir,
+    before="def restore(*_): raise ValueError('operands could not be broadcast')\n"
+    "from tff_algos.simulation import checkpoints; checkpoints.restore = restore",
+  )
+  assert done.status == 1 and done.err.startswith("Traceback")
+  assert "\nValueError: operands could not be broadcast\n" in done.err
+  assert "please report it" in done.err.splitlines()[-1]

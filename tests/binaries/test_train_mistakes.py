@@ -304,9 +304,15 @@ def test_mistake_in_a_process_of_its_own(tmp_path, tmp_path_factory, flags, word
       "from experiments import preparation; preparation.build = build",
       "ValueError: inside",
     ),
+    (
+      ["--task=own_tasks:good"],
+      "def prepare(*_): raise ValueError('operands could not be broadcast')\n"
+      "from tff_algos.runtimes import in_process; in_process.prepare = prepare",
+      "ValueError: operands could not be broadcast",
+    ),
     (["--task=own_tasks:broken_loader"], "", "TypeError: object of type 'NoneType'"),
   ],
-  ids=["builder", "loader of one's own"],
+  ids=["builder", "devices", "loader of one's own"],
 )
 def test_defect_has_a_traceback_and_asks_for_a_report(
   run_forked, tmp_path, flags, before, said

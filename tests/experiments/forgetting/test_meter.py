@@ -139,3 +139,13 @@ def test_what_cannot_be_measured_is_refused_and_nothing_is_written(tmp_path, nam
   with pytest.raises(InputError, match=said):
     _measure(tmp_path, rounds=2, algorithms=[name])
   assert not os.path.exists(tmp_path / "run")
+
+
+def test_defect_while_it_is_built_is_not_the_users(monkeypatch, tmp_path):
+  def broken(*args):
+    raise ValueError("operands could not be broadcast")
+
+  monkeypatch.setattr(forgetting, "build_local_models", broken)
+  with pytest.raises(ValueError, match="broadcast") as caught:
+    _measure(tmp_path, rounds=2)
+  assert not isinstance(caught.value, InputError)
