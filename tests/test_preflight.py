@@ -315,6 +315,39 @@ def test_list_prints_no_message_and_imports_no_tensorflow():
   assert not loaded & imported
 
 
+# Each in a fork, as programs define flags of the same names.
+_SHOW_ALL_HELP = """
+import glob, os, runpy
+from tff_algos import preflight
+preflight.check_and_quiet([])
+from experiments import training_flags
+found = {}
+for program in sorted(glob.glob(os.path.join(sys.path[0], "binaries", "*.py"))):
+  read, write = os.pipe()
+  if os.fork() == 0:
+    sys.argv, sys.stdout = [program, "--help"], open(os.devnull, "w")
+    try:
+      runpy.run_path(program, run_name="__main__")
+    except SystemExit as end:
+      if not end.code:
+        os.write(write, " ".join(slow & set(sys.modules)).encode() or b"nothing")
+    os._exit(0)
+  os.close(write)
+  with os.fdopen(read) as said:
+    found[os.path.basename(program)] = said.read()
+print(json.dumps(found))
+"""
+
+
+def test_help_of_no_program_imports_tensorflow():
+  slow = {"tensorflow.python", "tensorflow_federated.python", "jax"}
+  lines = f"import json, sys; sys.path.insert(0, {str(_ROOT)!r}); slow = {slow!r}\n"
+  done = _run(sys.executable, "-c", lines + _SHOW_ALL_HELP)
+  assert done.returncode == 0, done.stderr
+  found = json.loads(done.stdout)
+  assert len(found) > 15 and set(found.values()) == {"nothing"}, (found, done.stderr)
+
+
 _READ_ALL_ROWS = """
 from tff_algos import preflight
 preflight.defer_tensorflow()

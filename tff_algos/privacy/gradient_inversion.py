@@ -40,7 +40,8 @@ _BETA_1, _BETA_2, _EPSILON = 0.9, 0.999, 1e-8
 # The side of the window of SSIM [recalled, Wang et al. 2004].
 _SSIM_WINDOW = 11
 
-Upload = Callable[[Examples, tf.Tensor], Weights]
+# Quoted, as TensorFlow may not be asked for anything while this is imported.
+Upload = Callable[[Examples, "tf.Tensor"], Weights]
 
 
 @dataclasses.dataclass(frozen=True)
