@@ -74,7 +74,7 @@ def run(
   watcher, watched = watch(prepared)
   manifest = {**prepared.manifest(), **watched}
   folder.check(manifest, free=FREE_SETTINGS)
-  with contextlib.ExitStack() as stack:
+  with contextlib.ExitStack() as signals, contextlib.ExitStack() as stack:
     stack.enter_context(folder.alone())
     # Again, as another process may have been here since.
     folder.check(manifest, free=FREE_SETTINGS)
@@ -103,7 +103,9 @@ def run(
     )
     progress = Progress(prepared.settings.rounds, quiet=quiet)
     tracked = stack.enter_context(trackers.track(folder, manifest))
-    result = _train(prepared, folder, watcher, progress, tracked)
+    # One signal may come several times, and the summary is to be written whole.
+    should_stop = signals.enter_context(stopping_on_signal())
+    result = _train(prepared, folder, watcher, progress, tracked, should_stop)
     summary = finishing.finish(prepared, result, runtime, quiet=quiet)
     folder.note(last_round=len(result.records))
     tracked.end(summary)
@@ -240,6 +242,7 @@ def _train(
   watcher: Watcher,
   progress: Progress,
   tracked: trackers.Tracked,
+  should_stop: Callable[[], bool],
 ) -> loop.Result:
   loaded, personal_model = prepared.loaded, prepared.process.personal_model
   evaluate = evaluate_clients = None
@@ -269,21 +272,20 @@ def _train(
     tracked.write(record)
     progress.update(record)
 
-  with stopping_on_signal() as should_stop:
-    try:
-      return loop.simulate(
-        prepared.process,
-        prepared.loaded.clients,
-        prepared.settings,
-        evaluate=evaluate,
-        evaluate_clients=evaluate_clients,
-        keep_best="accuracy",
-        resume=checkpoints.exists(folder.file(CHECKPOINTS)),
-        on_start=on_start,
-        before_round=watcher,
-        on_round=on_round,
-        should_stop=should_stop,
-      )
-    finally:
-      progress.close()
-      writer.close()
+  try:
+    return loop.simulate(
+      prepared.process,
+      prepared.loaded.clients,
+      prepared.settings,
+      evaluate=evaluate,
+      evaluate_clients=evaluate_clients,
+      keep_best="accuracy",
+      resume=checkpoints.exists(folder.file(CHECKPOINTS)),
+      on_start=on_start,
+      before_round=watcher,
+      on_round=on_round,
+      should_stop=should_stop,
+    )
+  finally:
+    progress.close()
+    writer.close()

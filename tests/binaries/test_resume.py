@@ -72,8 +72,12 @@ def _times(folder: pathlib.Path) -> dict[pathlib.Path, int]:
     "os.kill(os.getpid(), signal.SIGINT)",
     # As `timeout` and `uv run` do: to the program, and then to its whole group.
     f"{_STOP}; os.killpg(0, signal.SIGTERM)",
+    # The second where the rounds have ended and the summary is not written yet.
+    f"{_STOP}; progress._SAME_SIGNAL_SECONDS = 60; from experiments.export import "
+    "keras_files as files; keep = files.keep; "
+    f"files.keep = lambda *given: ({_STOP}, keep(*given))",
   ],
-  ids=["Ctrl-C", "SIGTERM twice"],
+  ids=["Ctrl-C", "SIGTERM twice", "SIGTERM again at the end"],
 )
 def test_signal_stops_the_run_after_its_round_and_resume_goes_on(
   unbroken, run_forked, tmp_path, code
