@@ -154,6 +154,10 @@ def field_names() -> list[str]:
   return [field.name for field in dataclasses.fields(Config)]
 
 
+# The names of checkpoints have seven digits; TensorFlow counts steps by int32.
+_MOST = {"rounds": 9_999_999, "personalize_steps": 1_000_000}
+
+
 def make_config(
   algorithm: str,
   task: str,
@@ -187,6 +191,9 @@ def make_config(
   ):
     if given.get(name, 0) < 0:
       raise InputError(f"{name} must be >= 0; found {given[name]}.")
+  for name, most in _MOST.items():
+    if given.get(name, 0) > most:
+      raise InputError(f"{name} must be at most {most:,}; found {given[name]}.")
   num_clients = given.get("num_clients", row.num_clients)
   stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
   defaults: dict[str, Any] = dict(

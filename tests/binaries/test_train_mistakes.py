@@ -154,6 +154,18 @@ _MISTAKES = {
     ["'../../outside'", "without separators"],
   ),
   "task that is a path": (["--task=../../outside"], ["no task '../../outside'"]),
+  "loop of more rounds than a list can have": (
+    ["--algorithm=afl", f"--afl_rounds_in_loop={10**30}"],
+    ["rounds_in_loop must be >= 1 and <= 1000", "found 1000"],
+  ),
+  "rounds beyond the names of checkpoints": (
+    ["--rounds=10000000"],
+    ["rounds must be at most 9,999,999; found 10000000."],
+  ),
+  "steps beyond int32": (
+    ["--eval_clients_every=1", f"--personalize_steps={10**30}"],
+    ["personalize_steps must be at most 1,000,000"],
+  ),
   "task of a path": (["--task=../../outside:task"], ["cannot be imported"]),
   "task of a module that is a path": (["--task=/outside:task"], ["cannot be imported"]),
   "task without a module": (["--task=:"], ["':'", "cannot be imported"]),

@@ -41,12 +41,14 @@ class _Schedule(HyperParameters):
     "Rounds in a loop of the schedule.",
     source="paper, Section IV (15)",
     low=1,
+    high=1000,
   )
   freq: int = hparam(
     5,
     "In how many rounds, the last ones of a loop, the deep layers travel too.",
     source="paper, Section IV (5 of 3, 5, 7)",
     low=1,
+    high=1000,
   )
   deep_from: str = hparam(
     "",
