@@ -7,6 +7,7 @@ are gone on with where they were stopped, and left alone when they are done.
 from __future__ import annotations
 
 import glob
+import itertools
 import os
 import re
 import signal
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple, Optional
 
 from experiments import command_line
 from experiments.run_folder import reading
-from experiments.run_folder.folder import CONFIG
+from experiments.run_folder.folder import CONFIG, differences, read_manifest
 from experiments.tables.measures import Curve, first_rounds
 from experiments.tables.model import Cell, Program
 from tasks import registry as tasks_registry
@@ -67,7 +68,12 @@ def curves_of(cell: Cell, settings: Settings) -> list[Curve]:
 
 
 def curves_by_seed(cell: Cell, settings: Settings) -> list[Optional[Curve]]:
-  """A cell's runs, one a seed; None for those that are not done."""
+  """A cell's runs, one a seed; None for those that are not done.
+
+  Raises:
+    InputError: As of `read_run_of` and `check_same_data`.
+  """
+  check_same_data(cell, settings)
   return [
     None if run is None else first_rounds(run, scaled(cell.rounds, settings.rounds_scale))
     for run in (read_run_of(cell, seed, settings) for seed in settings.seeds)
@@ -114,6 +120,25 @@ def read_run_of(cell: Cell, seed: int, settings: Settings) -> Optional[reading.R
         "away or choose another --out."
       )
   return run
+
+
+def check_same_data(cell: Cell, settings: Settings) -> None:
+  """Raises `InputError` if a cell's runs, which are to be averaged, have other data.
+
+  Or another model. Their settings say neither: files may change, and a task's code. What
+  an older run did not note is not compared, and who trains is drawn by the seed.
+  """
+  folders = [run_folder(settings.out, cell, seed) for seed in settings.seeds]
+  begun = [f for f in folders if os.path.exists(os.path.join(f, CONFIG))]
+  manifests = {folder: read_manifest(folder, "move it away") for folder in begun}
+  for (one, held), (other, found) in itertools.combinations(manifests.items(), 2):
+    now = {heading: found.get(heading) for heading in ("data", "model")}
+    names = [name for name, *_ in differences(held, now, free=("data.training",))]
+    if names:
+      raise InputError(
+        f"{one} and {other} cannot be averaged, for their data or models differ in "
+        f"{', '.join(names)}: move one away or choose another --out."
+      )
 
 
 def train_command(cell: Cell, seed: int, settings: Settings) -> list[str]:
@@ -170,10 +195,14 @@ def run_cells(
     cells: What to run.
     settings: Of the program.
     run_one: Does a run of a cell with a seed; its exit status.
+
+  Raises:
+    InputError: As of `curves_by_seed`.
   """
   wanted = [cell for cell in cells if is_wanted(cell.name, settings)]
   failed = []
   for k, cell in enumerate(wanted, 1):
+    check_same_data(cell, settings)
     rounds = scaled(cell.rounds, settings.rounds_scale)
     for seed in settings.seeds:
       run = read_run_of(cell, seed, settings)
@@ -182,6 +211,7 @@ def run_cells(
       print(f"cell {k} of {len(wanted)}: {cell.name}, seed {seed}", flush=True)
       if run_one(cell, seed, settings):
         failed.append(f"{cell.name}, seed {seed}")
+      check_same_data(cell, settings)
   return failed
 
 

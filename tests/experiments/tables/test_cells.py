@@ -144,6 +144,35 @@ def test_folder_of_another_run_is_refused(write_run, tmp_path):
 
 
 @pytest.mark.parametrize(
+  "config",
+  [dict(data={"test_set": "b"}), dict(model={"layers": ["tanh"], "num_weights": 3})],
+  ids=["data", "model"],
+)
+def test_runs_of_other_data_or_models_are_not_averaged(write_run, tmp_path, config):
+  cell, settings = (
+    Cell("a", "fedavg", "digits_cnn", 4),
+    Settings(str(tmp_path), (0, 1, 2)),
+  )
+  held = dict(data={"test_set": "a"}, model={"layers": ["relu"], "num_weights": 3})
+  # The first is an older run, whose config.json says less; who trains is of the seed.
+  write_run(tmp_path / "runs/a/seed0", data={"training": {"num_clients": 3}})
+  training = {"training": {"num_clients": 4}}
+  others = {**held, "data": {**held["data"], **training}}
+  write_run(tmp_path / "runs/a/seed1", flags={"seed": 1}, **others)
+  write_run(tmp_path / "runs/a/seed2", flags={"seed": 2}, **{**held, **config})
+  two = settings._replace(seeds=(0, 1))
+  assert len(cells.curves_of(cell, two)) == 2
+  [name] = [next(iter(part)) for part in config.values()]
+  said = rf"^\S+/seed1 and \S+/seed2 cannot be averaged, .* differ in {name}.*: move one"
+  with pytest.raises(InputError, match=said):
+    cells.curves_of(cell, settings)
+  begun = []
+  with pytest.raises(InputError, match=said):
+    cells.run_cells([cell], settings, lambda *run: begun.append(run) or 0)
+  assert not begun
+
+
+@pytest.mark.parametrize(
   "flags, hparams, said",
   [
     ({"seed": 7}, {}, "seed=7, not 0"),
