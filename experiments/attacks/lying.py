@@ -17,6 +17,7 @@ from experiments.attacks import lying_report
 from experiments.attacks.lies import HONEST, NOBODY, Defence, Lie, Request
 from experiments.attacks.lying_report import Run
 from experiments.config import make_hparams
+from experiments.run_folder import fingerprints
 from experiments.run_folder.folder import RunFolder
 from tasks import registry as tasks_registry
 from tff_algos import durable_files
@@ -123,6 +124,7 @@ class Prepared(NamedTuple):
 
   Attributes:
     note: What to say beside the numbers, "" for nothing.
+    made_of: Data and model, as `fingerprints` has them.
     settings: What all runs depend on.
     hparams: Algorithm to its hyper-parameters.
     population: Who trains.
@@ -130,6 +132,7 @@ class Prepared(NamedTuple):
   """
 
   note: str
+  made_of: dict[str, Any]
   settings: dict[str, Any]
   hparams: dict[str, Any]
   population: Population
@@ -210,16 +213,18 @@ def prepare(request: Request) -> Prepared:
     liars=request.liars,
     last_rounds=LAST_ROUNDS,
   )
-  return Prepared(loaded.note, settings, hparams, population, builders)
+  made_of = dict(data=fingerprints.of_data(loaded), model=fingerprints.of_model(loaded))
+  return Prepared(loaded.note, made_of, settings, hparams, population, builders)
 
 
 def describe(request: Request, prepared: Prepared) -> dict[str, Any]:
-  """What config.json holds; results of other `settings` or `hparams` are other ones."""
+  """What config.json holds; other settings, hparams, data or model are other results."""
   return {
     "settings": prepared.settings,
     "hparams": {k: dataclasses.asdict(v) for k, v in prepared.hparams.items()},
     "attacks": {word: lie._asdict() for word, lie in request.attacks.items()},
     "note": prepared.note,
+    **prepared.made_of,
   }
 
 

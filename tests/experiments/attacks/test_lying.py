@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 
 import driver
 import numpy as np
@@ -208,6 +209,24 @@ def test_folder_that_was_cut_short_is_gone_on_with(finished):
   assert {k: v for k, v in again.items() if k != "seconds"} == {
     k: v for k, v in lost.items() if k != "seconds"
   }
+
+
+@pytest.mark.parametrize("heading, name", [("data", "clients"), ("model", "num_weights")])
+def test_other_data_or_model_are_refused_in_the_folder_of_results(
+  finished, tmp_path, heading, name
+):
+  folder, _, runs = finished
+  out = tmp_path / "out"
+  shutil.copytree(folder / "out", out)
+  path = out / "config.json"
+  config = json.loads(path.read_text())
+  path.write_text(json.dumps({**config, heading: {**config[heading], name: 1}}))
+  with pytest.raises(InputError, match=f"{name}=1, not "):
+    lying.run(_request(folder, out=str(out)))
+  # An older folder does not say what it was made of.
+  path.write_text(json.dumps({k: v for k, v in config.items() if k != heading}))
+  lying.run(_request(folder, out=str(out)))
+  assert _runs(tmp_path) == runs
 
 
 @pytest.mark.parametrize(
