@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Optional
 
 from experiments.config import Config, make_hparams
 from experiments.run_folder import fingerprints
+from experiments.run_folder.folder import differences
 from tasks import registry as tasks_registry
 from tff_algos import durable_files, hyper_parameters
 from tff_algos.aggregators import table as aggregators
@@ -242,6 +243,22 @@ def process_of(run_dir: str, manifest: dict[str, Any], model: Model) -> Stateful
       f"{run_dir} holds a config.json that is not of train.py: give a run's folder."
     ) from error
   return _build(manifest["flags"], model, hparams, numbers)
+
+
+def check_model(
+  run_dir: str, manifest: Mapping[str, Any], loaded: tasks_registry.LoadedTask
+) -> None:
+  """Raises `InputError` if a run's weights are of another model than its task has now.
+
+  They may fit all the same, as where a layer's activation changed.
+  """
+  found = differences(manifest, {"model": fingerprints.of_model(loaded)})
+  if found:
+    what = "; ".join(f"{name}={old!r}, not {new!r}" for name, old, new in found[:4])
+    raise InputError(
+      f"{run_dir} holds a run of a model with {what}: give its task the model that it "
+      "was trained with."
+    )
 
 
 class RunWeights(NamedTuple):

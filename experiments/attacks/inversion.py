@@ -16,7 +16,8 @@ from matplotlib.figure import Figure
 
 from experiments import command_line, markdown
 from experiments.config import make_hparams
-from experiments.preparation import RunWeights, newest_weights
+from experiments.preparation import RunWeights, check_model, newest_weights
+from experiments.run_folder import fingerprints
 from experiments.run_folder.folder import RunFolder, read_manifest
 from tasks import registry as tasks_registry
 from tff_algos import durable_files
@@ -82,6 +83,7 @@ class Prepared(NamedTuple):
 
   Attributes:
     note: What to say beside the numbers, "" for nothing.
+    made_of: Data and model, as `fingerprints` has them.
     rounds: Of the attacked model's training.
     examples: Places of the pictures in the test set.
     x: The pictures, float32 (n, H, W, C) in 0..1.
@@ -90,6 +92,7 @@ class Prepared(NamedTuple):
   """
 
   note: str
+  made_of: dict[str, Any]
   rounds: int
   examples: np.ndarray
   x: np.ndarray
@@ -127,7 +130,7 @@ def prepare(request: Request) -> Prepared:
   model = loaded.model
   weights, rounds = RunWeights(model.initial_weights, 0)
   if request.run is not None:
-    weights, rounds = _weights_of(request.run, request.task, model)
+    weights, rounds = _weights_of(request.run, request.task, loaded)
   # As all of them, so that more pictures are those of before and others.
   order = seeds.generator(request.seed, "inverted pictures").permutation(
     len(loaded.test_y)
@@ -163,17 +166,19 @@ def prepare(request: Request) -> Prepared:
       _, upload, _ = upload_of(row, without_noise)
     invert = gradient_inversion.build_inversion(upload, x.shape[1:], request.search)
     victims[row.name] = Victim(hparams, send, invert)
-  return Prepared(loaded.note, rounds, examples, x, y, victims)
+  made_of = dict(data=fingerprints.of_data(loaded), model=fingerprints.of_model(loaded))
+  return Prepared(loaded.note, made_of, rounds, examples, x, y, victims)
 
 
-def _weights_of(run: str, task: str, model: Any) -> RunWeights:
+def _weights_of(run: str, task: str, loaded: tasks_registry.LoadedTask) -> RunWeights:
   manifest = read_manifest(run, "give a run's folder")
   found = manifest.get("flags", {}).get("task")
   if found != task:
     raise InputError(
       f"{run} holds a run of the task {found}, not of {task}: name its own task."
     )
-  return newest_weights(run, manifest, model)
+  check_model(run, manifest, loaded)
+  return newest_weights(run, manifest, loaded.model)
 
 
 def _hparams(row, task, given: Mapping[str, Any]):
@@ -186,7 +191,7 @@ def _hparams(row, task, given: Mapping[str, Any]):
 
 
 def describe(request: Request, prepared: Prepared) -> dict[str, Any]:
-  """What config.json holds; results of other `settings` or `hparams` are other ones."""
+  """What config.json holds; other settings, hparams, data or model are other results."""
   return {
     "settings": {
       "task": request.task,
@@ -197,6 +202,7 @@ def describe(request: Request, prepared: Prepared) -> dict[str, Any]:
     },
     "hparams": {k: dataclasses.asdict(v.hparams) for k, v in prepared.victims.items()},
     "note": prepared.note,
+    **prepared.made_of,
   }
 
 

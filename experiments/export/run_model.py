@@ -111,8 +111,7 @@ def read(
   if os.path.exists(path):
     return RunModel(_open(path), path)
   _check_kept(run_dir, best)
-  model = preparation.load(config).model
-  found = _from_checkpoint(run_dir, manifest, model, best)
+  found = _from_checkpoint(run_dir, manifest, preparation.load(config), best)
   return RunModel(to_keras(found.model, found.weights), found.source)
 
 
@@ -135,7 +134,7 @@ def read_functions(
   run_dir = config.run_dir
   _check_kept(run_dir, best)
   if checkpoints.exists(_checkpoints(run_dir)):
-    return _from_checkpoint(run_dir, manifest, loaded.model, best)
+    return _from_checkpoint(run_dir, manifest, loaded, best)
   path = _file(run_dir, best)
   spec = loaded.model.example_spec
   keras_model = _open(path)
@@ -170,12 +169,13 @@ def _check_kept(run_dir: str, best: bool) -> None:
 
 
 def _from_checkpoint(
-  run_dir: str, manifest: dict[str, Any], model: Model, best: bool
+  run_dir: str, manifest: dict[str, Any], loaded: LoadedTask, best: bool
 ) -> RunFunctions:
+  preparation.check_model(run_dir, manifest, loaded)
   with runtimes.create_runtime("in_process"):
-    found = preparation.newest_weights(run_dir, manifest, model, best=best)
+    found = preparation.newest_weights(run_dir, manifest, loaded.model, best=best)
   source = f"{_checkpoints(run_dir)}, round {found.rounds}"
-  return RunFunctions(model, found.weights, source)
+  return RunFunctions(loaded.model, found.weights, source)
 
 
 def _open(path: str) -> tf.keras.Model:

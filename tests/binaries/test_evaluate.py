@@ -149,6 +149,21 @@ def test_other_data_are_refused_unless_they_are_asked_for(mine, evaluate, tmp_pa
   assert tree(tmp_path) == before | {"run/clients.csv"}
 
 
+def test_checkpoint_of_another_model_is_refused(mine, evaluate, tmp_path):
+  """Whose weights may fit; the model file, where it is alone, is the one that trained."""
+  run_dir = tmp_path / "run"
+  shutil.copytree(mine, run_dir, ignore=shutil.ignore_patterns("*.csv"))
+  config = read_json(run_dir / "config.json")
+  config["model"]["num_weights"] = 1
+  (run_dir / "config.json").write_text(json.dumps(config))
+  before = tree(tmp_path)
+  done = evaluate("--other_data", run_dir=run_dir)
+  assert_refused(done, f"{run_dir} holds a run of a model with num_weights=1, not ")
+  assert tree(tmp_path) == before
+  shutil.rmtree(run_dir / "checkpoints")
+  assert evaluate(run_dir=run_dir).status == 0
+
+
 def test_folder_without_a_model_is_refused(mine, evaluate, tmp_path):
   run_dir = tmp_path / "run"
   ignored = shutil.ignore_patterns("checkpoints", "*.keras", "clients.csv")

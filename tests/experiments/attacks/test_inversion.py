@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -128,6 +129,14 @@ def test_of_a_run_its_newest_weights_are_attacked(in_process, tmp_path):
   def loss(weights, x, y):
     return tf.reduce_mean(model.example_losses(y, model.predict(weights, x, False, seed)))
 
+  # The run's weights are of the model that config.json says.
+  config = os.path.join(run_dir, "config.json")
+  held = read_manifest(run_dir, "")
+  with open(config, "w") as f:
+    json.dump({**held, "model": {**held["model"], "num_weights": 1}}, f)
+  with pytest.raises(InputError, match="run of a model with num_weights=1, not"):
+    inversion.prepare(request)
+
   # They are those whose loss the run's last line gives ...
   with open(os.path.join(run_dir, "metrics.csv"), newline="") as f:
     said = float(list(csv.DictReader(f))[-1]["test_loss"])
@@ -151,6 +160,24 @@ def test_other_settings_are_refused_in_the_folder_of_results(finished):
   with pytest.raises(InputError, match="iterations=2, not 3"):
     inversion.run(_request(folder, search=search))
   assert _rows(folder / "out") == rows
+
+
+@pytest.mark.parametrize("heading, name", [("data", "clients"), ("model", "num_weights")])
+def test_other_data_or_model_are_refused_in_the_folder_of_results(
+  finished, tmp_path, heading, name
+):
+  folder, _, rows = finished
+  out = tmp_path / "out"
+  shutil.copytree(folder / "out", out)
+  path = out / "config.json"
+  config = json.loads(path.read_text())
+  path.write_text(json.dumps({**config, heading: {**config[heading], name: 1}}))
+  with pytest.raises(InputError, match=f"{name}=1, not "):
+    inversion.run(_request(folder, num_examples=2, out=str(out)))
+  # An older folder does not say what it was made of.
+  path.write_text(json.dumps({k: v for k, v in config.items() if k != heading}))
+  inversion.run(_request(folder, num_examples=2, out=str(out)))
+  assert _rows(out) == rows
 
 
 @pytest.mark.parametrize(
