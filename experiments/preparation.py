@@ -56,7 +56,11 @@ class Prepared(NamedTuple):
     name = self.config.algorithm
     if ":" in name:
       row = algorithms_registry.get(name)
-      manifest["algorithm"] = fingerprints.of_own_code(name, row)
+      manifest["algorithm"] = fingerprints.of_own_algorithm(name, row)
+    name = self.config.task
+    if ":" in name:
+      task = tasks_registry.get(name)
+      manifest["task"] = fingerprints.of_own_task(name, task)
     return manifest
 
 

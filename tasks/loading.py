@@ -42,7 +42,7 @@ def load(
     partition: The split, as `partitions.parse` takes it.
     num_clients: N, the number of clients; None: as many as the data have groups.
     partition_seed: The split's seed.
-    model_seed: The seed of the initial weights.
+    model_seed: The seed of the initial weights, where the task has none of its own.
     loss_epsilon: As of `make_model`.
 
   Raises:
@@ -64,7 +64,8 @@ def load(
     y=tf.TensorSpec(data.train_y.shape[1:], tf.int32),
   )
   keras_model = task.build_keras_model(data.train_x.shape[1:], data.num_classes)
-  keras.reinitialize(keras_model, model_seed)
+  if not task.is_pretrained:
+    keras.reinitialize(keras_model, model_seed)
   model = make_model(task, keras_model, spec, loss_epsilon)
   _check_outputs(model, data)
   return LoadedTask(

@@ -35,6 +35,8 @@ class Task(NamedTuple):
     target_accuracy: The accuracy whose round is reported, 0..1; None for none.
     make_model: `(Keras model, example spec) -> Model`, what gives it its loss and
       metrics; default: cross-entropy and accuracy of one label for each example.
+    is_pretrained: Whether training begins with the weights that `build_keras_model`
+      gives; False: with ones drawn from the run's seed. Frozen ones are never drawn.
   """
 
   name: str
@@ -48,6 +50,7 @@ class Task(NamedTuple):
   hparams: Mapping[str, Any]
   target_accuracy: Optional[float] = None
   make_model: Callable[[Any, ExampleSpec], Model] = _classifier
+  is_pretrained: bool = False
 
 
 class LoadedTask(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tasks.registry import LoadedTask
+from tasks.registry import LoadedTask, Task
 from tff_algos.client_data import ClientDirectory
 from tff_algos.templates.algorithm import Algorithm
 
@@ -34,17 +34,26 @@ def of_data(loaded: LoadedTask) -> dict[str, Any]:
 
 
 def of_model(loaded: LoadedTask) -> dict[str, Any]:
-  """The arrays that are trained, as their shapes, and the layers of a task's model."""
+  """The arrays that are trained, as their shapes, and the layers of a task's model.
+
+  Of what is frozen in it there is a digest, where anything is.
+  """
   model = loaded.model
   shapes = ["x".join(map(str, w.shape)) for w in model.initial_weights]
-  return {
+  found = {
     "num_weights": model.num_weights,
     "weights": shapes,
     "layers": loaded.layers,
   }
+  constants = model.keras_source.constants if model.keras_source else {}
+  # Random layers have counters among them.
+  frozen = [t.numpy() for t in constants.values() if t.dtype.is_floating]
+  if frozen:
+    found["frozen"] = _of_arrays(*frozen)
+  return found
 
 
-def of_own_code(name: str, row: Algorithm) -> dict[str, str]:
+def of_own_algorithm(name: str, row: Algorithm) -> dict[str, str]:
   """Digests of the files that an algorithm of a user's own is in, by module.
 
   They are those of the module that is named, of the builder and of the hyper-parameters'
@@ -54,8 +63,26 @@ def of_own_code(name: str, row: Algorithm) -> dict[str, str]:
     name: module:attribute.
     row: What that is.
   """
-  named = (name.partition(":")[0], row.builder.__module__, row.hparams_class.__module__)
-  own = (m for m in dict.fromkeys(named) if m.partition(".")[0] != "tff_algos")
+  return _of_files(name, row.builder, row.hparams_class)
+
+
+def of_own_task(name: str, task: Task) -> dict[str, str]:
+  """Digests of the files that a task of a user's own is in, likewise.
+
+  Its data and its model have theirs; its loss, metrics and preprocessing are in these.
+
+  Args:
+    name: module:attribute.
+    task: What that is.
+  """
+  return _of_files(name, task.load_data, task.build_keras_model, task.make_model)
+
+
+def _of_files(name: str, *parts: Any) -> dict[str, str]:
+  named = [name.partition(":")[0]]
+  named += (getattr(part, "__module__", "tff_algos") for part in parts)
+  ours = ("tff_algos", "tasks", "experiments")
+  own = (m for m in dict.fromkeys(named) if m.partition(".")[0] not in ours)
   files = {m: getattr(sys.modules[m], "__file__", None) for m in own}
   return {
     module: hashlib.sha256(pathlib.Path(file).read_bytes()).hexdigest()

@@ -359,6 +359,7 @@ def mine(run_mine, tmp_path_factory) -> Unbroken:
     (("epochs=1", "epochs=2"), ["epochs=1, not 2"], ["data"]),
     (("learning_rate=0.1", "learning_rate=0.2"), ["learning_rate=0.1, not 0.2"], []),
     (("relu", "tanh"), ["relu", "tanh", "layers["], ["weights"]),
+    (("# Here.", "# A remark."), ["mine='"], ["client_files", "test_set"]),
     (("Dense(3", "Dense(5"), ["weights[0]='16x3', not '16x5'", "num_weights="], []),
   ],
   ids=lambda value: value[1] if isinstance(value, tuple) else "",
@@ -473,12 +474,12 @@ def test_other_software_is_told_once_and_recorded(mine, run_mine, tmp_path):
 
 
 def test_folder_of_an_older_version_is_gone_on_with(mine, run_mine, tmp_path):
-  """It has no digests, layers or sessions: what is there is compared, and kept."""
+  """Digests, layers and sessions are not there: what is, is compared, and kept."""
   run_dir = tmp_path / "run"
   shutil.copytree(mine.run_dir, run_dir)
   config = read_json(run_dir / "config.json")
   [session] = config.pop("sessions")
-  del config["data"]["client_files"], config["data"]["test_set"]
+  del config["data"]["client_files"], config["data"]["test_set"], config["task"]
   config["num_weights"] = config.pop("model")["num_weights"]
   names = ("command", "versions", "machine", "git_commit")
   old = {name: session[name] for name in names}
@@ -491,7 +492,7 @@ def test_folder_of_an_older_version_is_gone_on_with(mine, run_mine, tmp_path):
   assert (done.status, done.err) == (0, "")
   assert len(metrics(run_dir)) == 3
   found = read_json(run_dir / "config.json")
-  assert list(found) == ["flags", "hparams", "data", "model", "sessions"]
+  assert list(found) == ["flags", "hparams", "data", "model", "task", "sessions"]
   first, second = found["sessions"]
   assert first == old
   assert (second["first_round"], second["last_round"]) == (3, 3)

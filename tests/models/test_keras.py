@@ -732,3 +732,16 @@ def test_forget_gates_of_an_lstm_start_open():
   keras.reinitialize(keras_model, 0)
   bias = keras_model.layers[0].cell.bias
   np.testing.assert_array_equal(bias, [0] * 3 + [1] * 3 + [0] * 6)
+
+
+def test_reinitialize_leaves_what_is_frozen():
+  base = tf.keras.layers.Dense(3, trainable=False)
+  keras_model = tf.keras.Sequential(
+    [tf.keras.layers.Input((2,)), base, tf.keras.layers.Dense(2)]
+  )
+  base.set_weights([np.full((2, 3), 5.0), np.full(3, 7.0)])
+  head = keras_model.layers[1].get_weights()[0]
+  keras.reinitialize(keras_model, 3)
+  kernel, bias = base.get_weights()
+  assert (kernel == 5).all() and (bias == 7).all()
+  assert not np.array_equal(head, keras_model.layers[1].get_weights()[0])

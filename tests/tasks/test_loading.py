@@ -313,6 +313,29 @@ def test_task_of_ones_own_is_loaded(tmp_path):
   np.testing.assert_array_equal(loaded.clients.num_examples, [10, 10, 10])
 
 
+@pytest.mark.parametrize("is_pretrained", [False, True])
+def test_pretrained_weights_are_trained_on_and_frozen_ones_kept(tmp_path, is_pretrained):
+  given = [np.full((2, 2), 3.0), np.full(2, 4.0), np.full((2, 2), 5.0), np.full(2, 6.0)]
+
+  def build(shape, num_classes):
+    layers = tf.keras.layers
+    base, head = layers.Dense(2, trainable=False), layers.Dense(num_classes)
+    keras_model = tf.keras.Sequential([layers.Input(shape), base, head])
+    base.set_weights(given[:2])
+    head.set_weights(given[2:])
+    return keras_model
+
+  task = _own_task(build_keras_model=build, is_pretrained=is_pretrained)
+  model = _load(tmp_path, task, partition="iid", num_clients=3).model
+  kernel, bias = model.initial_weights
+  assert is_pretrained == np.array_equal(kernel, given[2])
+  assert is_pretrained == np.array_equal(bias, given[3])
+  x = np.ones((1, 2), np.float32)
+  identity = np.eye(2, dtype=np.float32), np.zeros(2, np.float32)
+  found = model.predict(identity, x, False, (0, 0))
+  np.testing.assert_allclose(found, [[10.0, 10.0]])  # 3 + 3 + 4, as the base was given.
+
+
 def _with_batch_norm(shape, num_classes):
   layers = tf.keras.layers
   return tf.keras.Sequential(

@@ -163,12 +163,14 @@ def from_keras(
 
 
 def reinitialize(keras_model: tf.keras.Model, seed: int) -> None:
-  """Draws every weight anew with its layer's own initializer and a stateless seed.
+  """Draws what is trained anew, with each layer's own initializer and a stateless seed.
 
   Keras draws initial weights from global state; this makes them a pure function of
-  `seed` and of the place of the weight in the model. A weight whose layer names no
-  initializer for it (attribute `<weight>_initializer`) keeps its value.
+  `seed` and of the place of the weight in the model. Frozen weights, such as a pretrained
+  base's, keep their values, and so does a weight whose layer names no initializer for it
+  (attribute `<weight>_initializer`).
   """
+  trained = {v.ref() for v in keras_model.trainable_variables}
   place = 0
   for module in _layers(keras_model):
     for name, value in list(vars(module).items()):
@@ -180,6 +182,8 @@ def reinitialize(keras_model: tf.keras.Model, seed: int) -> None:
         generated = np.random.SeedSequence([seed, place]).generate_state(1)[0]
         config["seed"] = int(generated) % (2**31 - 1)
       place += 1
+      if value.ref() not in trained:
+        continue
       initializer = type(initializer).from_config(config)
       drawn = initializer(value.shape, dtype=value.dtype)
       if name == "bias" and getattr(module, "unit_forget_bias", False):

@@ -167,3 +167,66 @@ def test_other_model_differs_in_what_it_is(load, options, parts):
   model = _model(**options)
   after = fingerprints.of_model(load(_CLIENTS, keras_model=model, folder="other"))
   assert {name for name in before if before[name] != after[name]} == parts
+
+
+def _wrapped(activation: str):
+  layers = tf.keras.layers
+  return [
+    layers.TimeDistributed(layers.Dense(2, activation=activation)),
+    layers.Bidirectional(layers.LSTM(2, activation=activation)),
+    layers.RNN(layers.SimpleRNNCell(2, activation=activation)),
+  ]
+
+
+@pytest.mark.parametrize("kind", range(3))
+def test_layers_in_layers_are_among_them(kind):
+  found = [
+    layers_lib.describe_layers(
+      tf.keras.Sequential([tf.keras.layers.Input((3, 2)), _wrapped(activation)[kind]])
+    )
+    for activation in ("tanh", "relu", "tanh")
+  ]
+  assert found[0] != found[1] and found[0] == found[2]
+
+
+def test_an_activation_that_is_a_layer_is_among_them():
+  leaky = tf.keras.layers.LeakyReLU
+  found = [
+    layers_lib.describe_layers(_model(activation=leaky(alpha)))
+    for alpha in (0.1, 0.9, 0.1)
+  ]
+  assert found[0] != found[1] and found[0] == found[2]
+
+
+def _with_frozen(frozen: tf.keras.layers.Layer):
+  layers = tf.keras.layers
+  return tf.keras.Sequential(
+    [
+      layers.Input((2, 2, 1)),
+      layers.Flatten(),
+      frozen,
+      layers.Dropout(0.1),
+      layers.Dense(2),
+    ]
+  )
+
+
+def _base(value: float):
+  model = _with_frozen(tf.keras.layers.Dense(3, trainable=False))
+  model.layers[1].set_weights([np.full((4, 3), value), np.zeros(3)])
+  return model
+
+
+def _adapted(value: float):
+  return _with_frozen(tf.keras.layers.Normalization(mean=value, variance=1.0))
+
+
+@pytest.mark.parametrize("make", [_base, _adapted])
+def test_frozen_values_are_the_model_too(load, make):
+  found = [
+    fingerprints.of_model(load(_CLIENTS, keras_model=make(value), folder=str(i)))
+    for i, value in enumerate((1.0, 2.0, 1.0))
+  ]
+  assert found[0]["frozen"] != found[1]["frozen"]
+  assert found[0] == found[2]
+  assert "frozen" not in fingerprints.of_model(load(_CLIENTS, folder="none"))
