@@ -764,6 +764,27 @@ FAULTS = (
   ),
   # Models that are taken out.
   Fault(
+    "A seed's draw of initial weights overwrites a pretrained base",
+    "tff_algos/models/keras.py",
+    "      if value.ref() not in trained:\n        continue\n",
+    "",
+    _of("tasks/test_loading.py", "pretrained"),
+  ),
+  Fault(
+    "A run is gone on with on another frozen base",
+    "experiments/run_folder/fingerprints.py",
+    "  if frozen:\n",
+    "  if not frozen:\n",
+    _of("experiments/run_folder/test_fingerprints.py", "frozen"),
+  ),
+  Fault(
+    "A random value that TFF draws once is drawn by each client",
+    "tff_algos/runtimes/execution.py",
+    "    compiler.refuse_repeated_draws(block)\n",
+    "",
+    _of("runtimes/test_in_process.py", "draw"),
+  ),
+  Fault(
     "to_keras: stored pictures are not scaled",
     "tff_algos/models/to_keras.py",
     "1 / 255 if inputs.dtype == tf.uint8 else 1.0",

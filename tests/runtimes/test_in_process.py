@@ -148,6 +148,58 @@ def test_a_value_that_is_drawn_is_the_same_for_all_clients():
   assert each == [drawn] * 3
 
 
+_DRAW = tff.tensorflow.computation(lambda: tf.random.uniform([], 0, 2**30, tf.int32))
+_KEEP = tff.tensorflow.computation(lambda x: x, np.int32)
+_ADD = tff.tensorflow.computation(lambda x, y: x + y, np.int32, np.int32)
+
+
+def _drawn_once(x):
+  return x, tff.federated_value(_DRAW(), tff.SERVER)
+
+
+def _drawn_by_each_client(x):
+  del x
+  drawn = tff.federated_eval(_DRAW, tff.CLIENTS)
+  return drawn, tff.federated_map(_KEEP, drawn)
+
+
+def _at_server_and_clients(x):
+  drawn = _DRAW()
+  return (
+    x,
+    tff.federated_value(drawn, tff.SERVER),
+    tff.federated_value(drawn, tff.CLIENTS),
+  )
+
+
+def _in_what_is_made_of_it(x):
+  drawn = _DRAW()
+  return x, tff.federated_value(_KEEP(drawn), tff.SERVER), _KEEP(drawn)
+
+
+def _by_the_clients_function(x):
+  drawn = _DRAW()
+  add = tff.federated_computation(lambda v: _ADD(v, drawn), np.int32)
+  return tff.federated_map(add, x)
+
+
+@pytest.mark.parametrize("compute", [_drawn_once, _drawn_by_each_client])
+def test_draws_that_are_used_where_they_are_made_run(compute):
+  result = tff.federated_computation(compute, _INTS)([1, 2, 3])
+  if compute is _drawn_by_each_client:
+    assert result[0] == result[1] and len(set(result[0])) == 3
+
+
+@pytest.mark.parametrize(
+  "compute", [_at_server_and_clients, _in_what_is_made_of_it, _by_the_clients_function]
+)
+def test_a_draw_that_would_be_made_again_for_each_use_is_refused(compute):
+  """In TFF's own runtime all uses have the same value."""
+  comp = tff.federated_computation(compute, _INTS)
+  with pytest.raises(errors.UnsupportedComputationError, match="draw it by"):
+    comp([1, 2, 3])
+
+
 def _aggregate_of(types, function) -> planning.Node:
   """An aggregate of values that are accumulated by a function, without a wrapper."""
   accumulate = tff.tensorflow.computation(function, types).to_building_block()

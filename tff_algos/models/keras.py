@@ -9,7 +9,6 @@ random layers draw from the step's seed.
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,11 +17,10 @@ from typing import Any, Callable, Optional
 import numpy as np
 import tensorflow as tf
 
+from tff_algos import graphs
 from tff_algos.errors import InputError, InputWarning
 from tff_algos.models import functional
 from tff_algos.models.to_keras import KerasSource
-
-_STATEFUL = re.compile(r"(?!Stateless).*(Random|TruncatedNormal|Multinomial|PyFunc)")
 
 # Tracing exchanges attributes of layers that are shared by all threads.
 _TRACING = threading.RLock()
@@ -365,11 +363,7 @@ def _trace(model: functional.Model, name: str, *, training: bool) -> Any:
 
 def _check_pure(traced: Any, name: str) -> None:
   """What the graph takes from outside, or draws by itself, is an error now."""
-  graph = traced.graph.as_graph_def()
-  operations = {node.op for node in graph.node}
-  for function in graph.library.function:
-    operations.update(node.op for node in function.node_def)
-  stateful = sorted(filter(_STATEFUL.match, operations))
+  stateful = graphs.drawing_operations(traced.graph.as_graph_def())
   captured = [t for t in traced.captured_inputs if _is_eager(t)]
   is_variable = any(t.dtype == tf.resource for t in captured)
   if is_variable or stateful:

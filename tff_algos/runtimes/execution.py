@@ -122,6 +122,7 @@ class Plan:
         f"{comp.type_signature.result}: return tensors, or use another runtime."
       )
     block = comp.to_building_block() if is_compiled else compiler.to_call_dominant(comp)
+    compiler.refuse_repeated_draws(block)
     self._block = block
     self._parameter = comp.type_signature.parameter
     self._result = comp.type_signature.result
