@@ -242,6 +242,8 @@ def process_of(run_dir: str, manifest: dict[str, Any], model: Model) -> Stateful
     data = manifest["data"]
     every = dict(num_clients=int(data["clients"]), num_examples=int(data["examples"]))
     numbers = data.get("training", every)
+  except InputError:  # Of an algorithm of the user's own.
+    raise
   except (ValueError, KeyError, TypeError) as error:
     raise InputError(
       f"{run_dir} holds a config.json that is not of train.py: give a run's folder."

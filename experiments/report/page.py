@@ -230,7 +230,7 @@ def _details(
   commands = [("command", shlex.join(["python", *map(str, command)]))] if command else []
   commit = session.get("git_commit")
   versions = dict(session.get("versions") or {})
-  model = {"weights": run.num_weights, **run.data}
+  model = {"weights": run.model.get("num_weights"), **run.data}
   blank: tuple = (None, "", [])
   flags = {k: v for k, v in run.flags.items() if k not in _NOT_SETTINGS}
   lost = [r["round"] for r in run.records if not math.isfinite(_training_loss(r))]

@@ -57,7 +57,7 @@ def group(runs: Sequence[Run]) -> list[Repeats]:
 def _settings(run: Run) -> str:
   free = {"seed", *(name.partition(".")[2] for name in FREE_SETTINGS)}
   flags = {name: value for name, value in run.flags.items() if name not in free}
-  return json.dumps([flags, run.hparams, run.data], sort_keys=True)
+  return json.dumps([flags, run.hparams, run.data, run.model], sort_keys=True)
 
 
 def _name(runs: Sequence[Run]) -> str:

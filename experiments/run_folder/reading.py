@@ -32,7 +32,7 @@ class Run:
     flags: The settings, as config.json has them; the next three likewise.
     hparams: All hyper-parameters.
     data: Of the data set: note, clients, examples, ...
-    num_weights: Of the model; None where config.json does not say.
+    model: Number of weights, layers, ..., as far as config.json says.
     session: Of the last session: command, versions, machine, git_commit.
     records: One of each round; a cell that metrics.csv leaves blank is not in it.
     has_ended: Whether summary.json is of these rounds; else it goes on or was cut short.
@@ -49,7 +49,7 @@ class Run:
   flags: dict[str, Any]
   hparams: dict[str, Any]
   data: dict[str, Any]
-  num_weights: Optional[int]
+  model: dict[str, Any]
   session: dict[str, Any]
   records: list[dict[str, Any]]
   has_ended: bool
@@ -143,7 +143,8 @@ def read_run(folder: str) -> Run:
   try:
     inner = {key: dict(manifest.get(key, {})) for key in ("flags", "hparams", "data")}
     inner["flags"]["algorithm"]  # Must be there, as what `summarize` takes must.
-    model = manifest.get("model", manifest)  # Older folders have the count by itself.
+    # Older folders have the count by itself.
+    model = manifest.get("model", {"num_weights": manifest.get("num_weights")})
     sessions = sessions_of(manifest)
     target = inner["flags"].get("target_accuracy")
     rounds = _read_metrics(folder)
@@ -165,7 +166,7 @@ def read_run(folder: str) -> Run:
       folder=folder,
       name=os.path.basename(os.path.abspath(folder)),
       **inner,
-      num_weights=model.get("num_weights"),
+      model=dict(model),
       session=sessions[-1] if sessions else {},
       records=rounds,
       has_ended=has_ended,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import re
+import shutil
 
 import pytest
 from programs import ROOT
@@ -85,6 +86,14 @@ def test_resuming_with_another_source_is_refused(run_forked, unbroken, tmp_path)
   assert tree(unbroken) == before
   (tmp_path / "my_algorithms.py").unlink()
   done = run_forked(*flags, cwd=tmp_path)
+  assert_refused(done, "there is no module 'my_algorithms'")
+
+
+def test_a_run_is_not_evaluated_without_its_source(fork_program, unbroken, tmp_path):
+  shutil.copytree(unbroken, tmp_path / "run")
+  (tmp_path / "run/model.keras").unlink()
+  paths = [str(ROOT / "tests/binaries")]  # Its task is there.
+  done = fork_program("evaluate.py", "--run=run", cwd=tmp_path, paths=paths)
   assert_refused(done, "there is no module 'my_algorithms'")
 
 

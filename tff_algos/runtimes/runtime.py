@@ -268,8 +268,8 @@ def check_dask(
       "Give dask one of workers, which are started on this machine, a scheduler's "
       "address and a client."
     )
-  if workers is not None and workers < 1:
-    raise InputError(f"workers is at least 1; found {workers}.")
+  if workers is not None and not 1 <= workers <= 1000:
+    raise InputError(f"workers must be 1 to 1000; found {workers}.")
   try:
     from tff_algos.runtimes import dask_cluster
   except ModuleNotFoundError as error:

@@ -62,6 +62,15 @@ def test_other_runs_stand_by_themselves(write_run, tmp_path, other):
   assert [r.deviation for r in group([first, second])] == [None, None]
 
 
+def test_runs_of_other_models_stand_by_themselves(write_run, tmp_path):
+  """A task of one's own may have changed between the seeds."""
+  runs = [
+    read_run(write_run(tmp_path / layer, flags=dict(seed=k), model={"layers": [layer]}))
+    for k, layer in enumerate(("relu", "tanh"))
+  ]
+  assert len(group(runs)) == 2
+
+
 def test_settings_that_change_no_number_do_not_matter(write_run, tmp_path):
   first = _run(write_run, tmp_path, "x/seed0", seed=0, threads=1)
   second = _run(write_run, tmp_path, "x/seed1", seed=1, threads=2)

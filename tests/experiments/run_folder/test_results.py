@@ -35,7 +35,7 @@ def test_every_run_is_read(runs):
     program = run.session["command"][0]
     assert program in ("binaries/train.py", "binaries/forgetting.py")
     assert run.session["versions"]["numpy"] and run.session["git_commit"]
-    assert run.num_weights > 0 and run.data["examples"] > 0
+    assert run.model["num_weights"] > 0 and run.data["examples"] > 0
     assert run.records and run.hparams
 
 
