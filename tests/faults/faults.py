@@ -764,6 +764,48 @@ FAULTS = (
   ),
   # Models that are taken out.
   Fault(
+    "A client's value is cut to fit its type",
+    "tff_algos/runtimes/values.py",
+    "  if not is_held.all():\n",
+    "  if False:\n",
+    _of("runtimes/test_in_process.py", "type_does_not_hold"),
+  ),
+  Fault(
+    "A thread that leaves a runtime takes another's context",
+    "tff_algos/runtimes/runtime.py",
+    "      self._leave(own[-1])\n",
+    "      self._leave(self._installations[-1])\n",
+    _of("runtimes/test_runtime.py", "thread"),
+  ),
+  Fault(
+    "A run is resumed with another seed",
+    "tff_algos/simulation/loop.py",
+    "    origin.check(began_with, found.origin, folder)\n",
+    "",
+    _of("simulation/test_loop.py", "origin"),
+  ),
+  Fault(
+    "Seeds of other data are averaged",
+    "experiments/tables/cells.py",
+    "    if names:\n      raise",
+    "    if not names and held is found:\n      raise",
+    _of("experiments/tables/test_cells.py", "other_data"),
+  ),
+  Fault(
+    "A checkpoint is evaluated with another network",
+    "experiments/preparation.py",
+    "  if found:\n    what",
+    "  if False:\n    what",
+    _of("binaries/test_evaluate.py", "another_model"),
+  ),
+  Fault(
+    "Labels of a test set are cut to the model's dtype",
+    "tff_algos/simulation/evaluation.py",
+    '  x, y = client_arrays.as_stored("the evaluation", x, y, model.example_spec)\n',
+    "",
+    _of("simulation/test_evaluation.py", "do_not_fit"),
+  ),
+  Fault(
     "A seed's draw of initial weights overwrites a pretrained base",
     "tff_algos/models/keras.py",
     "      if value.ref() not in trained:\n        continue\n",
