@@ -48,19 +48,10 @@ class Prepared(NamedTuple):
     manifest = {
       "flags": dataclasses.asdict(self.config),
       "hparams": dataclasses.asdict(self.hparams),
-      "data": fingerprints.of_data(self.loaded),
-      "model": fingerprints.of_model(self.loaded),
+      **fingerprints.of_all(self.loaded, self.config.task, [self.config.algorithm]),
     }
     if self.settings.held_out_clients:
       manifest["data"]["training"] = _population(self.loaded, self.settings)
-    name = self.config.algorithm
-    if ":" in name:
-      row = algorithms_registry.get(name)
-      manifest["algorithm"] = fingerprints.of_own_algorithm(name, row)
-    name = self.config.task
-    if ":" in name:
-      task = tasks_registry.get(name)
-      manifest["task"] = fingerprints.of_own_task(name, task)
     return manifest
 
 
@@ -256,14 +247,16 @@ def check_model(
 ) -> None:
   """Raises `InputError` if a run's weights are of another model than its task has now.
 
-  They may fit all the same, as where a layer's activation changed.
+  They may fit all the same, as where a layer's activation changed, or in the files of
+  a task of one's own its preprocessing or loss.
   """
-  found = differences(manifest, {"model": fingerprints.of_model(loaded)})
+  task = fingerprints.of_own_code(manifest["flags"]["task"])
+  found = differences(manifest, {"model": fingerprints.of_model(loaded), **task})
   if found:
     what = "; ".join(f"{name}={old!r}, not {new!r}" for name, old, new in found[:4])
     raise InputError(
-      f"{run_dir} holds a run of a model with {what}: give its task the model that it "
-      "was trained with."
+      f"{run_dir} holds a run of a model with {what}: give its task the model, and the "
+      "files if it is one of your own, that it was trained with."
     )
 
 

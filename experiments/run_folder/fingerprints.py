@@ -1,4 +1,4 @@
-"""What a run's numbers depend on besides its settings: data and model, in short."""
+"""What a run's numbers depend on besides its settings: data, model, own code."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import hashlib
 import json
 import pathlib
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tasks.registry import LoadedTask, Task
+from tasks import registry as tasks_registry
+from tasks.registry import LoadedTask
+from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.client_data import ClientDirectory
-from tff_algos.templates.algorithm import Algorithm
 
 
 def of_data(loaded: LoadedTask) -> dict[str, Any]:
@@ -53,29 +55,46 @@ def of_model(loaded: LoadedTask) -> dict[str, Any]:
   return found
 
 
-def of_own_algorithm(name: str, row: Algorithm) -> dict[str, str]:
-  """Digests of the files that an algorithm of a user's own is in, by module.
+def of_own_code(task: str, algorithms: Iterable[str] = ()) -> dict[str, dict[str, str]]:
+  """Digests of the files that what is a user's own is in: headings to modules to them.
 
-  They are those of the module that is named, of the builder and of the hyper-parameters'
-  class, less what is the library's, but not what these import.
-
-  Args:
-    name: module:attribute.
-    row: What that is.
-  """
-  return _of_files(name, row.builder, row.hparams_class)
-
-
-def of_own_task(name: str, task: Task) -> dict[str, str]:
-  """Digests of the files that a task of a user's own is in, likewise.
-
-  Its data and its model have theirs; its loss, metrics and preprocessing are in these.
+  They are those of the module that is named, and of an algorithm's builder and its
+  hyper-parameters' class, or of what a task is made of, less what is the library's, but
+  not what these import. A task's data and model have fingerprints of their own; its loss,
+  metrics and preprocessing are in these.
 
   Args:
-    name: module:attribute.
-    task: What that is.
+    task: Its name; heading "task", if it is module:attribute.
+    algorithms: Their names; heading "algorithm", if any is module:attribute.
   """
-  return _of_files(name, task.load_data, task.build_keras_model, task.make_model)
+  found: dict[str, dict[str, str]] = {}
+  for name in algorithms:
+    if ":" in name:
+      row = algorithms_registry.get(name)
+      files = _of_files(name, row.builder, row.hparams_class)
+      found.setdefault("algorithm", {}).update(files)
+  if ":" in task:
+    own = tasks_registry.get(task)
+    parts = own.load_data, own.build_keras_model, own.make_model
+    found["task"] = _of_files(task, *parts)
+  return found
+
+
+def of_all(
+  loaded: LoadedTask, task: str, algorithms: Iterable[str]
+) -> dict[str, dict[str, Any]]:
+  """All that numbers depend on besides settings, by the headings of a manifest.
+
+  Args:
+    loaded: The task.
+    task: Its name.
+    algorithms: The names of those that are run on it.
+  """
+  return {
+    "data": of_data(loaded),
+    "model": of_model(loaded),
+    **of_own_code(task, algorithms),
+  }
 
 
 def _of_files(name: str, *parts: Any) -> dict[str, str]:

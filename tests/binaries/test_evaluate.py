@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from programs import ROOT
-from training import assert_refused, metrics, read_json, tree
+from training import assert_refused, metrics, place, read_json, tree
 
 from tasks.datasets import digits
 from tff_algos import client_data
@@ -27,10 +27,10 @@ _SPEC = functional.ExampleSpec(
 def evaluate(fork_program, trained):
   """`(*flags) -> Done` of evaluate.py, on the run unless another is named."""
 
-  def run(*flags: str, run_dir=trained.run_dir, before=""):
-    place = dict(cwd=trained.folder, paths=[str(ROOT / "tests/binaries")])
+  def run(*flags: str, run_dir=trained.run_dir, before="", cwd=trained.folder):
+    where = dict(cwd=cwd, paths=[str(ROOT / "tests/binaries")])
     given = [f"--run={run_dir}", *flags]
-    return fork_program("evaluate.py", *given, **place, before=before)
+    return fork_program("evaluate.py", *given, **where, before=before)
 
   return run
 
@@ -162,6 +162,24 @@ def test_checkpoint_of_another_model_is_refused(mine, evaluate, tmp_path):
   assert tree(tmp_path) == before
   shutil.rmtree(run_dir / "checkpoints")
   assert evaluate(run_dir=run_dir).status == 0
+
+
+def test_checkpoint_of_a_task_whose_preprocessing_changed_is_refused(
+  run_forked, evaluate, tmp_path
+):
+  """Its weights, layers and data are the same; without a model file it is in the task."""
+  run_dir, where = place(tmp_path)
+  source = tmp_path / "mine.py"
+  source.write_text("from own_tasks import good, own_preprocess as task\n")
+  done = run_forked("--task=mine:task", "--rounds=1", *where, cwd=tmp_path)
+  assert done.status == 0, done.err
+  done = evaluate(run_dir=run_dir, cwd=tmp_path)
+  assert done.status == 0, done.err
+  source.write_text("from own_tasks import own_preprocess, good as task\n")
+  before = tree(tmp_path)
+  done = evaluate(run_dir=run_dir, cwd=tmp_path)
+  assert_refused(done, f"{run_dir} holds a run of a model with mine='", "files")
+  assert tree(tmp_path) == before
 
 
 def test_folder_without_a_model_is_refused(mine, evaluate, tmp_path):
