@@ -168,6 +168,7 @@ _ROUNDS = (
 def _write_run(
   folder: pathlib.Path,
   algorithm: str = "fedavg",
+  /,
   rounds: Sequence[str] = _ROUNDS,
   head: str = _HEAD,
   **config: Any,

@@ -24,6 +24,8 @@ from experiments.tables.model import Cell, Program
 from tasks import registry as tasks_registry
 from tff_algos.errors import InputError
 
+# Headings of a manifest which are alike in runs that are averaged.
+_AVERAGED = ("data", "model", "algorithm", "task")
 _PROGRAMS = os.path.join(os.path.dirname(command_line.__file__), "..", "binaries")
 
 
@@ -125,19 +127,20 @@ def read_run_of(cell: Cell, seed: int, settings: Settings) -> Optional[reading.R
 def check_same_data(cell: Cell, settings: Settings) -> None:
   """Raises `InputError` if a cell's runs, which are to be averaged, have other data.
 
-  Or another model. Their settings say neither: files may change, and a task's code. What
-  an older run did not note is not compared, and who trains is drawn by the seed.
+  Or another model, or other code of a user's own. Their settings say none of it: files
+  may change. What an older run did not note is not compared, and who trains is drawn by
+  the seed.
   """
   folders = [run_folder(settings.out, cell, seed) for seed in settings.seeds]
   begun = [f for f in folders if os.path.exists(os.path.join(f, CONFIG))]
   manifests = {folder: read_manifest(folder, "move it away") for folder in begun}
   for (one, held), (other, found) in itertools.combinations(manifests.items(), 2):
-    now = {heading: found.get(heading) for heading in ("data", "model")}
+    now = {heading: found.get(heading) for heading in _AVERAGED}
     names = [name for name, *_ in differences(held, now, free=("data.training",))]
     if names:
       raise InputError(
-        f"{one} and {other} cannot be averaged, for their data or models differ in "
-        f"{', '.join(names)}: move one away or choose another --out."
+        f"{one} and {other} cannot be averaged, for their data, models or own "
+        f"code differ in {', '.join(names)}: move one away or choose another --out."
       )
 
 

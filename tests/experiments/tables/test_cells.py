@@ -145,15 +145,21 @@ def test_folder_of_another_run_is_refused(write_run, tmp_path):
 
 @pytest.mark.parametrize(
   "config",
-  [dict(data={"test_set": "b"}), dict(model={"layers": ["tanh"], "num_weights": 3})],
-  ids=["data", "model"],
+  [
+    dict(data={"test_set": "b"}),
+    dict(model={"layers": ["tanh"], "num_weights": 3}),
+    dict(algorithm={"my_algorithms": "b"}),
+    dict(task={"my_tasks": "b"}),
+  ],
+  ids=["data", "model", "algorithm", "task"],
 )
-def test_runs_of_other_data_or_models_are_not_averaged(write_run, tmp_path, config):
+def test_runs_of_other_data_models_or_code_are_not_averaged(write_run, tmp_path, config):
   cell, settings = (
     Cell("a", "fedavg", "digits_cnn", 4),
     Settings(str(tmp_path), (0, 1, 2)),
   )
   held = dict(data={"test_set": "a"}, model={"layers": ["relu"], "num_weights": 3})
+  held.update(algorithm={"my_algorithms": "a"}, task={"my_tasks": "a"})
   # The first is an older run, whose config.json says less; who trains is of the seed.
   write_run(tmp_path / "runs/a/seed0", data={"training": {"num_clients": 3}})
   training = {"training": {"num_clients": 4}}
