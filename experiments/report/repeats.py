@@ -33,8 +33,9 @@ class Repeats(NamedTuple):
 def group(runs: Sequence[Run]) -> list[Repeats]:
   """Groups runs, in the order of the first of each group.
 
-  Runs of a group have the same settings, hyper-parameters and data; those that do not say
-  their seed, or have one of another of the group, stand by themselves.
+  Runs of a group have the same settings, hyper-parameters, data, model and own code;
+  those that do not say their seed, or have one of another of the group, stand by
+  themselves.
   """
   found: dict[str, list[Run]] = {}
   for place, run in enumerate(runs):
@@ -57,7 +58,9 @@ def group(runs: Sequence[Run]) -> list[Repeats]:
 def _settings(run: Run) -> str:
   free = {"seed", *(name.partition(".")[2] for name in FREE_SETTINGS)}
   flags = {name: value for name, value in run.flags.items() if name not in free}
-  return json.dumps([flags, run.hparams, run.data, run.model], sort_keys=True)
+  # Who is held out, and so who trains, is drawn by the seed.
+  data = {name: value for name, value in run.data.items() if name != "training"}
+  return json.dumps([flags, run.hparams, data, run.model, run.code], sort_keys=True)
 
 
 def _name(runs: Sequence[Run]) -> str:

@@ -33,6 +33,7 @@ class Run:
     hparams: All hyper-parameters.
     data: Of the data set: note, clients, examples, ...
     model: Number of weights, layers, ..., as far as config.json says.
+    code: Digests of own algorithms and tasks, by heading; {} where there are none.
     session: Of the last session: command, versions, machine, git_commit.
     records: One of each round; a cell that metrics.csv leaves blank is not in it.
     has_ended: Whether summary.json is of these rounds; else it goes on or was cut short.
@@ -50,6 +51,7 @@ class Run:
   hparams: dict[str, Any]
   data: dict[str, Any]
   model: dict[str, Any]
+  code: dict[str, Any]
   session: dict[str, Any]
   records: list[dict[str, Any]]
   has_ended: bool
@@ -167,6 +169,7 @@ def read_run(folder: str) -> Run:
       name=os.path.basename(os.path.abspath(folder)),
       **inner,
       model=dict(model),
+      code={key: manifest[key] for key in ("algorithm", "task") if key in manifest},
       session=sessions[-1] if sessions else {},
       records=rounds,
       has_ended=has_ended,

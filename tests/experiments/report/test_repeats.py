@@ -71,6 +71,24 @@ def test_runs_of_other_models_stand_by_themselves(write_run, tmp_path):
   assert len(group(runs)) == 2
 
 
+@pytest.mark.parametrize("heading", ["algorithm", "task"])
+def test_runs_of_other_own_code_stand_by_themselves(write_run, tmp_path, heading):
+  runs = [
+    read_run(write_run(tmp_path / code, flags=dict(seed=k), **{heading: {"mine": code}}))
+    for k, code in enumerate("ab")
+  ]
+  assert len(group(runs)) == 2
+
+
+def test_clients_that_the_seed_holds_out_do_not_matter(write_run, tmp_path):
+  runs = []
+  for seed in range(2):
+    data = {"clients": 5, "training": {"num_clients": 3, "num_examples": 30 + seed}}
+    folder = write_run(tmp_path / f"seed{seed}", flags=dict(seed=seed), data=data)
+    runs.append(read_run(folder))
+  assert len(group(runs)) == 1
+
+
 def test_settings_that_change_no_number_do_not_matter(write_run, tmp_path):
   first = _run(write_run, tmp_path, "x/seed0", seed=0, threads=1)
   second = _run(write_run, tmp_path, "x/seed1", seed=1, threads=2)
