@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Optional
 from experiments import command_line
 from experiments.run_folder import reading
 from experiments.run_folder.folder import CONFIG, differences, read_manifest
-from experiments.tables.measures import Curve, first_rounds
+from experiments.tables.measures import Curve, at_common_rounds, first_rounds
 from experiments.tables.model import Cell, Program
 from tasks import registry as tasks_registry
 from tff_algos.errors import InputError
@@ -70,16 +70,17 @@ def curves_of(cell: Cell, settings: Settings) -> list[Curve]:
 
 
 def curves_by_seed(cell: Cell, settings: Settings) -> list[Optional[Curve]]:
-  """A cell's runs, one a seed; None for those that are not done.
+  """A cell's runs, one a seed, as `at_common_rounds`; None for those that are not done.
 
   Raises:
     InputError: As of `read_run_of` and `check_same_data`.
   """
   check_same_data(cell, settings)
-  return [
-    None if run is None else first_rounds(run, scaled(cell.rounds, settings.rounds_scale))
-    for run in (read_run_of(cell, seed, settings) for seed in settings.seeds)
-  ]
+  rounds = scaled(cell.rounds, settings.rounds_scale)
+  runs = [read_run_of(cell, seed, settings) for seed in settings.seeds]
+  curves = [None if run is None else first_rounds(run, rounds) for run in runs]
+  done = iter(at_common_rounds([curve for curve in curves if curve is not None]))
+  return [None if curve is None else next(done) for curve in curves]
 
 
 def seeds_of(cell: Cell, settings: Settings) -> list[int]:

@@ -23,6 +23,7 @@ class Curve(NamedTuple):
     note: What to say beside its numbers, such as "JPEG CIFAR-10".
     machine: Processor, cores and memory, as far as the run says.
     clients: The median client's accuracy, 0..1, whenever all were evaluated.
+    client_rounds: The rounds after which they were.
   """
 
   rounds: Sequence[int]
@@ -34,6 +35,7 @@ class Curve(NamedTuple):
   note: str
   machine: str
   clients: Sequence[float] = ()
+  client_rounds: Sequence[int] = ()
 
 
 #: `(curve, reference curve or None) -> number`, or None where it was not reached.
@@ -54,6 +56,7 @@ def first_rounds(run: Run, rounds: int) -> Optional[Curve]:
   is_measured_later = any(r.get("test_accuracy") is not None for r in run.records)
   if len(records) < rounds or (is_measured_later and not measured):
     return None
+  of_clients = [r for r in records if r.get(_CLIENTS) is not None]
   seconds = [record["seconds"] for record in records]
   machine = run.session.get("machine")
   return Curve(
@@ -65,8 +68,40 @@ def first_rounds(run: Run, rounds: int) -> Optional[Curve]:
     seconds=sum(seconds) + sum(r.get("evaluation_seconds", 0.0) for r in records),
     note=run.data.get("note", ""),
     machine=f"{machine['processor']}, {machine['cores']} cores" if machine else "",
-    clients=[r[_CLIENTS] for r in records if r.get(_CLIENTS) is not None],
+    clients=[record[_CLIENTS] for record in of_clients],
+    client_rounds=[record["round"] for record in of_clients],
   )
+
+
+def at_common_rounds(curves: Sequence[Curve]) -> list[Curve]:
+  """Curves of the rounds that all of them have measured.
+
+  The last round of a run is measured out of turn, and a run of more rounds than are asked
+  for has not measured that one.
+  """
+  if not curves:
+    return []
+  rounds = sorted(set.intersection(*(set(c.rounds) for c in curves)))
+  client_rounds = sorted(set.intersection(*(set(c.client_rounds) for c in curves)))
+
+  def cut(curve: Curve) -> Curve:
+    accuracy, loss, clients = (
+      dict(zip(places, values))
+      for places, values in (
+        (curve.rounds, curve.accuracy),
+        (curve.rounds, curve.loss),
+        (curve.client_rounds, curve.clients),
+      )
+    )
+    return curve._replace(
+      rounds=rounds,
+      accuracy=[accuracy[t] for t in rounds],
+      loss=[loss[t] for t in rounds],
+      clients=[clients[t] for t in client_rounds],
+      client_rounds=client_rounds,
+    )
+
+  return [cut(curve) for curve in curves]
 
 
 def by_round(curves: Sequence[Curve]) -> Iterator[tuple[int, list[float], list[float]]]:

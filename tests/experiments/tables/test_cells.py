@@ -178,6 +178,28 @@ def test_runs_of_other_data_models_or_code_are_not_averaged(write_run, tmp_path,
   assert not begun
 
 
+@pytest.mark.parametrize("seeds", [(0, 1), (1, 0)])
+def test_runs_are_averaged_at_rounds_that_all_have_measured(write_run, tmp_path, seeds):
+  """The last round of the one was measured out of turn; the other went on beyond it."""
+  head = "round,test_loss,test_accuracy,client_accuracy_p50,"
+  head += "seconds,num_dropped,bytes_down,bytes_up"
+  cell = Cell("a", "fedavg", "digits_cnn", 4, {"eval_every": 3})
+  longer = ("1,,,,1,0,0,0", "2,,,,1,0,0,0", "3,2,0.5,0.25,1,0,0,0", "4,,,,1,0,0,0")
+  longer += ("5,,,,1,0,0,0", "6,1,0.9,0.9,1,0,0,0")
+  exact = (*longer[:2], "3,4,0.7,0.75,1,0,0,0", "4,1,0.9,0.9,1,0,0,0")
+  for seed, rounds in enumerate((longer, exact)):
+    flags = {"seed": seed, "eval_every": 3}
+    write_run(tmp_path / f"runs/a/seed{seed}", rounds=rounds, head=head, flags=flags)
+  curves = cells.curves_of(cell, Settings(str(tmp_path), seeds))
+  [(t, accuracy, loss)] = measures.by_round(curves)
+  assert t == 3 and set(zip(accuracy, loss)) == {(0.5, 2), (0.7, 4)}
+  assert {measures.final(curve) for curve in curves} == {0.5, 0.7}
+  assert {measures.best_of_clients(curve) for curve in curves} == {0.25, 0.75}
+  # By itself, as it is.
+  [curve] = cells.curves_of(cell, Settings(str(tmp_path), (1,)))
+  assert curve.rounds == [3, 4]
+
+
 @pytest.mark.parametrize(
   "flags, hparams, said",
   [
