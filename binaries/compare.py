@@ -24,7 +24,10 @@ from experiments.report import comparison, run_flags
 from tff_algos.errors import InputError
 
 _SMOOTH = flags.DEFINE_integer(
-  "smooth", 1, "Draw accuracy as the running mean of so many rounds, before itself.", 1
+  "smooth",
+  1,
+  "Draw the running mean of so many measured rounds before accuracy itself.",
+  1,
 )
 
 

@@ -13,10 +13,13 @@ CLOSE = 15.0
 
 
 def running_mean(values: Sequence[float], width: int) -> list[float]:
-  """The mean of the `width` values around each, of fewer at the ends."""
-  half = width // 2
+  """The mean of the `width` values around each, of fewer at the ends.
+
+  Of an even width there is one more before it than after.
+  """
+  before, after = width // 2, (width + 1) // 2
   return [
-    statistics.mean(values[max(0, k - half) : k + half + 1]) for k in range(len(values))
+    statistics.mean(values[max(0, k - before) : k + after]) for k in range(len(values))
   ]
 
 

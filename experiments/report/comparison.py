@@ -79,7 +79,7 @@ def draw(runs: Sequence[Run], path: str, title: str, smooth: int = 1) -> None:
     runs: What to draw.
     path: The file.
     title: Of the picture.
-    smooth: The rounds over which accuracy is a running mean, before itself; 1 for none.
+    smooth: The measured rounds of a running mean, drawn over accuracy; 1 for none.
   """
   groups = group(runs)
   labelled = labels([repeats.mean for repeats in groups])

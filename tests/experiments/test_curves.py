@@ -12,6 +12,8 @@ from experiments import curves
 def test_running_mean_is_of_the_values_around_each():
   values = [1.0, 2.0, 6.0, 3.0, 8.0]
   assert curves.running_mean(values, 3) == [1.5, 3.0, 11 / 3, 17 / 3, 5.5]
+  assert curves.running_mean(values, 2) == [1.0, 1.5, 4.0, 4.5, 5.5]
+  assert curves.running_mean(values, 4) == [1.5, 3.0, 3.0, 4.75, 17 / 3]
   assert curves.running_mean(values, 1) == values
   assert curves.running_mean([], 3) == []
 
