@@ -83,7 +83,7 @@ class Prepared(NamedTuple):
 
   Attributes:
     note: What to say beside the numbers, "" for nothing.
-    made_of: Data and model, as `fingerprints` has them.
+    made_of: Data, model and own code, as `fingerprints` has them.
     rounds: Of the attacked model's training.
     examples: Places of the pictures in the test set.
     x: The pictures, float32 (n, H, W, C) in 0..1.
@@ -166,7 +166,7 @@ def prepare(request: Request) -> Prepared:
       _, upload, _ = upload_of(row, without_noise)
     invert = gradient_inversion.build_inversion(upload, x.shape[1:], request.search)
     victims[row.name] = Victim(hparams, send, invert)
-  made_of = dict(data=fingerprints.of_data(loaded), model=fingerprints.of_model(loaded))
+  made_of = fingerprints.of_all(loaded, request.task, request.algorithms)
   return Prepared(loaded.note, made_of, rounds, examples, x, y, victims)
 
 
@@ -191,7 +191,7 @@ def _hparams(row, task, given: Mapping[str, Any]):
 
 
 def describe(request: Request, prepared: Prepared) -> dict[str, Any]:
-  """What config.json holds; other settings, hparams, data or model are other results."""
+  """What config.json holds; other settings, data or code are other results."""
   return {
     "settings": {
       "task": request.task,
@@ -209,8 +209,8 @@ def describe(request: Request, prepared: Prepared) -> dict[str, Any]:
 def read_done(folder: RunFolder, config: dict[str, Any]) -> list[dict[str, str]]:
   """The rows of results that the folder holds, of these settings; [] in a new one.
 
-  The hyper-parameters of algorithms which stand in its config.json alone are added to
-  `config`.
+  The hyper-parameters and the code of algorithms which stand in its config.json alone are
+  added to `config`.
 
   Raises:
     InputError: It holds something else.
@@ -218,7 +218,9 @@ def read_done(folder: RunFolder, config: dict[str, Any]) -> list[dict[str, str]]
   if not folder.check(config):
     return []
   held = folder.read() or {}
-  config["hparams"] = {**held.get("hparams", {}), **config["hparams"]}
+  for heading in ("hparams", "algorithm"):
+    if heading in config:
+      config[heading] = {**held.get(heading, {}), **config[heading]}
   rows = []
   if os.path.exists(folder.file(_ROWS)):
     with open(folder.file(_ROWS), newline="") as f:

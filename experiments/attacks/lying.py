@@ -124,7 +124,7 @@ class Prepared(NamedTuple):
 
   Attributes:
     note: What to say beside the numbers, "" for nothing.
-    made_of: Data and model, as `fingerprints` has them.
+    made_of: Data, model and own code, as `fingerprints` has them.
     settings: What all runs depend on.
     hparams: Algorithm to its hyper-parameters.
     population: Who trains.
@@ -213,12 +213,12 @@ def prepare(request: Request) -> Prepared:
     liars=request.liars,
     last_rounds=LAST_ROUNDS,
   )
-  made_of = dict(data=fingerprints.of_data(loaded), model=fingerprints.of_model(loaded))
+  made_of = fingerprints.of_all(loaded, request.task, request.algorithms)
   return Prepared(loaded.note, made_of, settings, hparams, population, builders)
 
 
 def describe(request: Request, prepared: Prepared) -> dict[str, Any]:
-  """What config.json holds; other settings, hparams, data or model are other results."""
+  """What config.json holds; other settings, data or code are other results."""
   return {
     "settings": prepared.settings,
     "hparams": {k: dataclasses.asdict(v) for k, v in prepared.hparams.items()},
@@ -239,8 +239,9 @@ def read_done(folder: RunFolder, config: dict[str, Any]) -> list[Run]:
   if not folder.check(config):
     return []
   held = folder.read() or {}
-  for heading in ("hparams", "attacks"):
-    config[heading] = {**held.get(heading, {}), **config[heading]}
+  for heading in ("hparams", "attacks", "algorithm"):
+    if heading in config:
+      config[heading] = {**held.get(heading, {}), **config[heading]}
   if not os.path.exists(folder.file(RUNS)):
     return []
   types = get_type_hints(Run).items()
