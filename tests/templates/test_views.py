@@ -91,6 +91,22 @@ def test_no_learning_process_of_clients_with_a_state(scaffold):
     views.as_learning_process(scaffold)
 
 
+def test_no_learning_process_of_several_kinds_of_rounds(fed_avg):
+  """It would do those of one kind only."""
+  kinds = tff_algos.StatefulProcess(
+    fed_avg.initialize,
+    fed_avg.initialize_client,
+    {"even": fed_avg.next, "odd": fed_avg.next},
+    fed_avg.get_model_weights,
+    fed_avg.set_model_weights,
+    fed_avg.get_hparams,
+    fed_avg.set_hparams,
+    schedule=("even", "odd"),
+  )
+  with pytest.raises(tff_algos.InputError, match=r"kinds of rounds \(even, odd\): use"):
+    views.as_learning_process(kinds)
+
+
 @pytest.mark.parametrize("name", ["fed_avg", "scaffold"])
 def test_the_on_device_round_compiles_to_both_forms(name, request, inputs):
   process = request.getfixturevalue(name)

@@ -66,12 +66,19 @@ def as_learning_process(
   it: `next` is `(<S@SERVER, {D}@CLIENTS> -> <state=S@SERVER, metrics=M@SERVER>)`.
 
   Raises:
-    InputError: The process's clients keep a state, for which TFF has no place.
+    InputError: The process's clients keep a state, or it has several kinds of rounds, for
+      which TFF has no place.
   """
   if not process.is_stateless:
     raise InputError(
       "A LearningProcess cannot keep the clients' states: use the process itself, or "
       "on_device_next for clients that keep their own."
+    )
+  if len(process.next_fns) > 1:
+    kinds = ", ".join(process.next_fns)
+    raise InputError(
+      f"A LearningProcess cannot do several kinds of rounds ({kinds}): use the process "
+      "itself, in simulate or train_with_client_states."
     )
   state_type, _, input_type = process.next.type_signature.parameter
 
