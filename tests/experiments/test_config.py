@@ -130,3 +130,16 @@ def test_nothing_ends_a_run_whose_rule_is_taken_away():
   assert _make(held=held).stop_rule() == StopRule("loss", 0.5, 3)
   assert _make(held=held, stop_at="").stop_rule() == StopRule("accuracy", None, 3)
   assert _make(held=held, stop_at="", patience=0).stop_rule() is None
+
+
+@pytest.mark.parametrize("target", ["95", "1.01", "0", "-0.5", "nan", "inf"])
+def test_an_accuracy_that_no_model_reaches_is_no_target(target):
+  with pytest.raises(InputError, match=rf"must be in \(0, 1\]; found {target}\.$"):
+    _make(stop_at=f"accuracy:{target}")
+  with pytest.raises(InputError, match=rf"must be in \(0, 1\]; found {target}\.$"):
+    _make(target_accuracy=float(target))
+
+
+def test_targets_of_other_metrics_may_be_any():
+  assert _make(stop_at="loss:95").stop_rule() == StopRule("loss", 95.0)
+  assert _make(stop_at="accuracy:1").stop_rule() == StopRule("accuracy", 1.0)
