@@ -343,6 +343,13 @@ def test_rule_needs_its_metric(notes, federation):
     (dict(rounds=0), "rounds must be at least 1; found 0"),
     (dict(clients_per_round=0), "clients_per_round must be at least 1"),
     (dict(eval_every=0), "eval_every must be at least 1"),
+    (dict(rounds=2.5), r"rounds must be a whole number; found 2\.5\.$"),
+    (dict(clients_per_round=True), "clients_per_round must be a whole number"),
+    (dict(eval_every=np.float32(1)), "eval_every must be a whole number"),
+    (dict(eval_clients_every=None), "eval_clients_every must be a whole number"),
+    (dict(seed="0"), "seed must be a whole number; found '0'"),
+    (dict(checkpoint_every=0.5), "checkpoint_every must be a whole number"),
+    (dict(held_out_clients=False), "held_out_clients must be a whole number"),
     (dict(seed=-1), "seed must not be negative"),
     (dict(checkpoint_every=-1), "checkpoint_every must not be negative"),
     (dict(checkpoint_folder="ram://a/b"), "must be a local folder, .*ram://a/b"),
@@ -351,6 +358,10 @@ def test_rule_needs_its_metric(notes, federation):
 def test_impossible_settings_are_refused(values, match):
   with pytest.raises(ValueError, match=match):
     loop.Settings(**{**dict(rounds=1, clients_per_round=1), **values})
+
+
+def test_settings_may_be_numpys_integers():
+  assert loop.Settings(np.int64(2), np.int32(1)) == loop.Settings(2, 1)
 
 
 def test_cohort_larger_than_the_population_is_refused(notes, federation):

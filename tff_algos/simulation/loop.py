@@ -73,12 +73,15 @@ class Settings:
   eval_clients_every: int = 1
 
   def __post_init__(self) -> None:
-    for name in ("rounds", "clients_per_round", "eval_every", "eval_clients_every"):
-      if getattr(self, name) < 1:
-        raise InputError(f"{name} must be at least 1; found {getattr(self, name)}.")
-    for name in ("seed", "checkpoint_every", "held_out_clients"):
-      if getattr(self, name) < 0:
-        raise InputError(f"{name} must not be negative; found {getattr(self, name)}.")
+    at_least_1 = ("rounds", "clients_per_round", "eval_every", "eval_clients_every")
+    for name in (*at_least_1, "seed", "checkpoint_every", "held_out_clients"):
+      value = getattr(self, name)
+      if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise InputError(f"{name} must be a whole number; found {value!r}.")
+      if value < 1 and name in at_least_1:
+        raise InputError(f"{name} must be at least 1; found {value}.")
+      if value < 0:
+        raise InputError(f"{name} must not be negative; found {value}.")
     if self.checkpoint_folder is not None and "://" in self.checkpoint_folder:
       raise InputError(
         "checkpoint_folder must be a local folder, whose files can be synced; found "
