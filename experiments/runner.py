@@ -279,7 +279,7 @@ def _train(
       prepared.settings,
       evaluate=evaluate,
       evaluate_clients=evaluate_clients,
-      keep_best="accuracy",
+      keep_best="accuracy" if evaluate and "accuracy" in loaded.model.metrics else None,
       resume=checkpoints.exists(folder.file(CHECKPOINTS)),
       on_start=on_start,
       before_round=watcher,

@@ -129,6 +129,18 @@ def test_run_that_has_reached_its_target_has_ended_and_can_go_on(
   assert read_json(run_dir / "summary.json")["ended_by"] == "rounds"
 
 
+def test_a_model_that_measures_no_accuracy_is_trained(run_forked, tmp_path):
+  """Which has no best round: that is one by accuracy."""
+  run_dir, where = place(tmp_path)
+  done = run_forked("--task=own_tasks:no_accuracy", *where, cwd=tmp_path)
+  assert (done.status, done.err) == (0, "")
+  rows = metrics(run_dir)
+  assert len(rows) == 2
+  for row in rows:
+    assert math.isfinite(float(row["test_loss"]))
+    assert row["test_accuracy"] == ""
+
+
 @pytest.mark.parametrize(
   "changed, said",
   [

@@ -11,7 +11,7 @@ import tree
 
 from tff_algos import client_data
 from tff_algos.algorithms import twafl
-from tff_algos.errors import InputWarning
+from tff_algos.errors import InputError, InputWarning
 from tff_algos.runtimes import runtime, tracing
 from tff_algos.simulation import (
   checkpoints,
@@ -472,11 +472,21 @@ def _simulate_best(clients, folder=None, stop_after=99, **options):
     (dict(eval_every=3), (6, 0.875, 6)),
     (dict(eval_every=2, rounds=5), (5, 0.75, 5)),  # The last is measured anyway.
     (dict(keep_best=None), None),
-    (dict(keep_best="accuracy"), None),
   ],
 )
 def test_best_round_is_that_of_the_records(federation, options, expected):
   assert _simulate_best(federation.clients, **options) == expected
+
+
+def test_best_round_is_by_a_metric_that_is_measured(notes, federation):
+  options = dict(keep_best="acuracy")
+  with pytest.raises(InputError, match=r"keep the best model .*, say how to evaluate"):
+    loop.simulate(notes, federation.clients, _settings(5), **options)
+  assert notes.rounds == []
+  options["evaluate"] = _accuracy_in_round(*_VALUES)
+  with pytest.raises(InputError, match="by acuracy, but evaluation gives accuracy:"):
+    loop.simulate(notes, federation.clients, _settings(5, eval_every=2), **options)
+  assert len(notes.rounds) == 2
 
 
 @pytest.mark.parametrize("stop_after", range(1, 7))

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
+from tff_algos.errors import InputError
 from tff_algos.models.functional import Weights
 from tff_algos.templates.stateful_process import StatefulProcess
 
@@ -41,7 +42,16 @@ def better(
     metric: Its name without `test_`; None: no round is better.
     process: What has the weights.
     state: The server state after the round.
+
+  Raises:
+    InputError: Evaluation does not give the metric.
   """
+  measured = [name[5:] for name in record if name.startswith("test_")]
+  if metric is not None and measured and metric not in measured:
+    raise InputError(
+      f"The run is to keep the best model by {metric}, but evaluation gives "
+      f"{', '.join(measured)}: choose one of them."
+    )
   value = _value(record, metric)
   if value is None or (best is not None and value <= best.value):
     return best

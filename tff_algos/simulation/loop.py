@@ -179,12 +179,13 @@ def simulate(
     InputError: The cohort is larger than the population, a client has a label for which
       the model has no output, the checkpoint belongs to another model or algorithm or
       its run began with another seed or hyper-parameter, a new run's folder holds
-      checkpoints, evaluation does not give what the run is to stop by, or the process
-      does not take the learning rate schedule.
+      checkpoints, evaluation does not give what the run is to stop or to keep the best
+      model by, or the process does not take the learning rate schedule.
     DamagedError: A client's file does not hold what `write_clients` wrote.
   """
-  if settings.stop is not None and evaluate is None:
-    raise InputError("To stop by a test metric, say how to evaluate.")
+  for what, wanted in (("stop", settings.stop), ("keep the best model", keep_best)):
+    if wanted is not None and evaluate is None:
+      raise InputError(f"To {what} by a test metric, say how to evaluate.")
   files = ClientFiles(clients, process.model)
   settings.attendance(len(clients), 0)
   folder = settings.checkpoint_folder
