@@ -8,10 +8,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
+from absl import flags
+
 from experiments import trackers
 from experiments.run_folder.folder import OF_A_RUNTIME
 from tasks import registry as tasks_registry
-from tff_algos import runtimes
+from tff_algos import hyper_parameters, runtimes
 from tff_algos.aggregators import table as aggregators
 from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.errors import InputError
@@ -301,7 +303,10 @@ def parse_hparams(
     taken = False
     for name in [owner] if colon else algorithms:
       if equals and hparam in fields.get(name, {}):
-        given[name][hparam] = _value(word, fields[name][hparam], text)
+        try:
+          given[name][hparam] = read_hparam(fields[name][hparam], text)
+        except ValueError as error:
+          raise InputError(f"--hparams: {word!r}: {hparam} {error}.") from None
         taken = True
     if not taken:
       raise InputError(
@@ -316,14 +321,22 @@ def _fields(algorithm: str) -> dict[str, dataclasses.Field]:
   return {field.name: field for field in dataclasses.fields(hparams_class)}
 
 
-def _value(word: str, field: dataclasses.Field, text: str) -> Any:
+def read_hparam(field: dataclasses.Field, text: str) -> Any:
+  """A hyper-parameter as its class takes it, of a word of the command line.
+
+  Raises:
+    ValueError: The word is no value of its type; the message says what it must be.
+  """
   if text == "inf" and field.metadata["optional"]:
     return None
+  kind = hyper_parameters.type_of(field)
+  # Of any word but "", bool() is True.
+  read: Callable[[str], Any] = flags.BooleanParser().parse if kind is bool else kind
   try:
-    kind: Callable[[str], Any] = type(field.default)
-    return kind(text)
+    return read(text)
   except ValueError:
-    raise InputError(
-      f"--hparams: {text!r} in {word!r} is not {type(field.default).__name__}: "
-      "correct it."
-    ) from None
+    or_inf = " or inf" if field.metadata["optional"] else ""
+    raise ValueError(f"must be {_IN_WORDS[kind]}{or_inf}; found {text!r}") from None
+
+
+_IN_WORDS = {bool: "true or false", int: "a whole number", float: "a number"}

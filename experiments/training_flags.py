@@ -11,7 +11,7 @@ from typing import Any, Optional
 from absl import flags
 
 from experiments import command_line
-from experiments.config import Config, field_names, make_config
+from experiments.config import Config, field_names, make_config, read_hparam
 from experiments.run_folder.folder import FREE_SETTINGS, RunFolder
 from tasks import registry as tasks_registry
 from tff_algos import hyper_parameters
@@ -197,13 +197,7 @@ def hparam_value(field: dataclasses.Field, value: Any) -> Any:
   """A hyper-parameter as its class takes it, of what its flag has parsed."""
   if not field.metadata["optional"]:
     return value
-  return _whole_number_or_inf(field.name, value)
-
-
-def _whole_number_or_inf(name: str, text: str) -> Optional[int]:
-  if text == "inf":
-    return None
   try:
-    return int(text)
-  except ValueError:
-    raise InputError(f"--{name} must be a whole number or inf; found {text!r}.") from None
+    return read_hparam(field, value)
+  except ValueError as error:
+    raise InputError(f"--{field.name} {error}.") from None

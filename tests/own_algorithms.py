@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Optional
 
 import tff_algos
 
 
 @dataclasses.dataclass(frozen=True)
 class GoodHparams(tff_algos.WeightedLocalSgd):
-  """FedAvg's, with a choice of one's own."""
+  """FedAvg's, with a choice and a number of one's own."""
 
   is_doubled: bool = tff_algos.hparam(False, "Whether all move twice.", source="own")
+  clip: Optional[float] = tff_algos.hparam(
+    1.0, "Not looked at.", source="own", low=0, optional=True
+  )
 
 
 def build_good(model, hparams=GoodHparams()):

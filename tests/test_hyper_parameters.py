@@ -28,6 +28,7 @@ class Example(hyper_parameters.HyperParameters):
   free: float = hparam(1.0, "Any.", source="derived")
   word: str = hparam("a", "A word.", source="convention", choices=("a", "b"))
   flag: bool = hparam(False, "Yes or no.", source="convention")
+  clip: Optional[float] = hparam(None, "A norm.", source="own", low=0, optional=True)
 
 
 def _refuses(error, **values) -> str:
@@ -59,6 +60,8 @@ def _refuses(error, **values) -> str:
     dict(free=-1e30),
     dict(word="b"),
     dict(flag=True),
+    dict(clip=0.5),
+    dict(clip=2),
   ],
 )
 def test_takes_values_up_to_the_ends_of_the_range(values):
@@ -80,6 +83,7 @@ def test_takes_values_up_to_the_ends_of_the_range(values):
     (dict(share=1 + 1e-9), ">= 0 and <= 1"),
     (dict(word="c"), "one of a, b"),
     (dict(word=""), "one of a, b"),
+    (dict(clip=-0.5), ">= 0 or inf"),
   ],
 )
 def test_refuses_what_lies_outside_and_names_the_range(values, text):
@@ -131,6 +135,7 @@ def test_count_is_taken_exactly_where_it_is_in_range(value):
     dict(flag=1),
     dict(flag=0),
     dict(flag="yes"),
+    dict(clip="0.5"),
   ],
 )
 def test_refuses_another_type(values):
@@ -169,6 +174,7 @@ def test_range_in_words():
     share=">= 0 and <= 1",
     free="any number",
     word="one of a, b",
+    clip=">= 0 or inf",
   )
 
 

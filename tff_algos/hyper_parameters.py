@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import re
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Optional, TypeVar
@@ -57,12 +58,21 @@ def hparam(
   return dataclasses.field(default=default, metadata=metadata)
 
 
+def type_of(field: dataclasses.Field[Any]) -> type:
+  """The type of a field's values other than None: its default's, or the annotation's."""
+  if field.default is not None:
+    return type(field.default)
+  # The annotation is text where its module postpones annotations.
+  words = re.findall(r"\w+", str(field.type))
+  return next((kind for kind in (bool, int, float) if kind.__name__ in words), str)
+
+
 def range_text(field: dataclasses.Field[Any]) -> str:
   """The field's range in words, such as "> 0" or "one of adaptive, fixed"."""
   meta = field.metadata
   if meta["choices"]:
     return "one of " + ", ".join(meta["choices"])
-  if isinstance(field.default, str):
+  if type_of(field) is str:
     return "any name"
   parts = []
   if meta["low"] is not None:
@@ -92,7 +102,7 @@ class HyperParameters:
 def _as_type_of(field: dataclasses.Field[Any], value: Any) -> Any:
   if value is None and field.metadata["optional"]:
     return None
-  kind = type(field.default)
+  kind = type_of(field)
   whole_float = kind is float and isinstance(value, int) and value is not True
   if whole_float and value is not False:
     return float(value)

@@ -111,12 +111,14 @@ def test_a_report_shows_it(fork_program, folder, unbroken):
   assert "my_algorithms:build_fed_avg_m" in (folder / "report.html").read_text()
 
 
-def test_a_choice_is_a_flag_without_a_value(run_forked, tmp_path):
+def test_a_choice_is_a_flag_without_a_value_and_a_number_one_with(run_forked, tmp_path):
   run_dir, where = place(tmp_path)
   flags = ["--algorithm=own_algorithms:good", "--task=own_tasks:good", *where]
-  done = run_forked(*flags, "--good_is_doubled", "--rounds=1", cwd=tmp_path)
+  own = ["--good_is_doubled", "--good_clip=0.5"]
+  done = run_forked(*flags, *own, "--rounds=1", cwd=tmp_path)
   assert (done.status, done.err) == (0, "")
-  assert read_json(run_dir / "config.json")["hparams"]["is_doubled"] is True
+  hparams = read_json(run_dir / "config.json")["hparams"]
+  assert (hparams["is_doubled"], hparams["clip"]) == (True, 0.5)
 
 
 _MISTAKES = {

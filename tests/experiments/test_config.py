@@ -8,7 +8,7 @@ import re
 import pytest
 from programs import ROOT
 
-from experiments import config
+from experiments import config, training_flags
 from tasks import registry as tasks_registry
 from tff_algos.aggregators import table as aggregators
 from tff_algos.algorithms import registry as algorithms_registry
@@ -31,6 +31,44 @@ def test_hparams_go_to_all_that_have_them_or_to_the_one_that_is_named():
 def test_hparams_that_nobody_has_are_named(word):
   with pytest.raises(InputError, match=word):
     config.parse_hparams([word], ["fedavg", "fedreg"])
+
+
+@pytest.mark.parametrize(
+  "word, value",
+  [
+    *((f"is_doubled={text}", False) for text in ("False", "false", "0")),
+    *((f"is_doubled={text}", True) for text in ("True", "TRUE", "1")),
+    ("clip=0.5", 0.5),
+    ("clip=inf", None),
+  ],
+)
+def test_hparams_are_of_their_fields_types(word, value):
+  given = config.parse_hparams([word], ["own_algorithms:good"])
+  assert given == {"own_algorithms:good": {word.partition("=")[0]: value}}
+
+
+@pytest.mark.parametrize(
+  "word, said",
+  [
+    ("is_doubled=no", "is_doubled must be true or false; found 'no'"),
+    ("is_doubled=", "is_doubled must be true or false; found ''"),
+    ("clip=x", "clip must be a number or inf; found 'x'"),
+    ("batch_size=2.5", "batch_size must be a whole number or inf; found '2.5'"),
+    ("epochs=inf", "epochs must be a whole number; found 'inf'"),
+  ],
+)
+def test_hparams_of_another_type_are_refused(word, said):
+  with pytest.raises(InputError, match=rf"^--hparams: '{word}': {re.escape(said)}\.$"):
+    config.parse_hparams([word], ["own_algorithms:good"])
+
+
+def test_an_optional_flag_is_of_its_fields_type():
+  row = algorithms_registry.get("own_algorithms:good")
+  fields = {field.name: field for field in dataclasses.fields(row.hparams_class)}
+  assert training_flags.hparam_value(fields["clip"], "0.5") == 0.5
+  assert training_flags.hparam_value(fields["clip"], "inf") is None
+  with pytest.raises(InputError, match=r"^--clip must be a number or inf; found 'x'\.$"):
+    training_flags.hparam_value(fields["clip"], "x")
 
 
 @pytest.mark.parametrize("file", ["docs/training.md", "experiments/run_options.py"])
