@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import pathlib
+import re
 import shutil
 
 import numpy as np
@@ -14,6 +16,8 @@ import tensorflow_federated as tff
 import tree
 
 import tff_algos
+from tff_algos.runtimes import private_apis
+from tff_algos.simulation.client_source import ClientSourceIterator
 
 ROUNDS, PER_ROUND, SEED = 3, 2, 4
 _SPEC = tff_algos.ExampleSpec(tf.TensorSpec([3], tf.float32), tf.TensorSpec([], tf.int32))
@@ -206,6 +210,71 @@ def test_more_rounds_go_on_with_what_clients_keep(
   managers = Managers(tmp_path)
   run_ours(scaffold, clients, managers)
   assert set(managers.metrics.values()) == {3}
+  assert_same(managers.last_state(), simulated["scaffold"].state)
+
+
+def test_a_program_goes_on_with_what_it_began_with_only(
+  federated, clients, scaffold, tmp_path
+):
+  """Other numbers than asked for would come without a word."""
+  run_ours(scaffold, clients, Managers(tmp_path / "state"), train_total_rounds=1)
+  folder = tmp_path / "clients"
+  shutil.copytree(clients.folder, folder)
+  copied = tff_algos.ClientDirectory(str(folder))
+  for source, said in (
+    (tff_algos.ClientSource(clients, 5), f"the seed {SEED}, but its data source has 5:"),
+    (
+      tff_algos.ClientSource(copied, SEED),
+      f"the clients of {clients.folder}, but its data source has {folder}:",
+    ),
+  ):
+    managers = Managers(tmp_path / "state")
+    with pytest.raises(tff_algos.InputError, match=f"began with {re.escape(said)}"):
+      run_ours(scaffold, clients, managers, train_data_source=source)
+    assert managers.metrics.values() == {}
+  # The same folder by another name.
+  link = tmp_path / "link"
+  link.symlink_to(clients.folder)
+  managers = Managers(tmp_path / "state")
+  run_ours(scaffold, tff_algos.ClientDirectory(str(link)), managers)
+  assert set(managers.metrics.values()) == {2, 3}
+
+
+class OtherSource:
+  """A source of another kind, which draws as ours does and has all that is asked."""
+
+  def __init__(self, source):
+    self.clients, self._source = source.clients, source
+
+  def iterator(self):
+    return OtherIterator(self._source.iterator())
+
+
+class OtherIterator(private_apis.Serializable):
+  """Knows of no folder and no seed."""
+
+  def __init__(self, iterator):
+    self._iterator = iterator
+    self.next_places, self.select = iterator.next_places, iterator.select
+
+  def to_bytes(self):
+    return self._iterator.to_bytes()
+
+  @classmethod
+  def from_bytes(cls, buffer):
+    return cls(ClientSourceIterator.from_bytes(buffer))
+
+  def __deepcopy__(self, memo):
+    return OtherIterator(copy.deepcopy(self._iterator))
+
+
+def test_a_program_goes_on_with_a_source_of_another_kind(
+  federated, clients, scaffold, simulated, tmp_path
+):
+  options = dict(train_data_source=OtherSource(tff_algos.ClientSource(clients, SEED)))
+  run_ours(scaffold, clients, Managers(tmp_path), train_total_rounds=2, **options)
+  managers = Managers(tmp_path)
+  run_ours(scaffold, clients, managers, **options)
   assert_same(managers.last_state(), simulated["scaffold"].state)
 
 

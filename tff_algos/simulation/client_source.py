@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any, Optional
 
 import tensorflow_federated as tff
@@ -79,6 +80,27 @@ class ClientSourceIterator(tff.program.FederatedDataSourceIterator):
     ]
     self._rounds_done += 1
     return inputs
+
+  def check_goes_on(self, given: ClientSourceIterator) -> None:
+    """Compares the iterator that a program has kept with the one that it is given now.
+
+    Raises:
+      InputError: They have other clients or other seeds.
+    """
+    now = given._of()
+    for what, began in self._of().items():
+      if began != now[what]:
+        raise InputError(
+          f"The program began with {what} {began}, but its data source has {now[what]}: "
+          "give it what it began with, or begin anew with another folder for its state."
+        )
+
+  def _of(self) -> dict[str, object]:
+    return {
+      "the clients of": os.path.realpath(self._clients.folder),
+      "the clients of the fingerprint": _fingerprint(self._clients),
+      "the seed": self._seed,
+    }
 
   def to_bytes(self) -> bytes:
     """What `from_bytes` reads: where the clients are and how many rounds are done."""

@@ -98,7 +98,8 @@ async def train_with_client_states(
 
   Raises:
     ValueError: The context in force is not a `tff.program.FederatedContext`.
-    InputError: A client has a label for which the model has no output.
+    InputError: A client has a label for which the model has no output, or the program
+      began with other clients or another seed.
     DamagedError: A client's file does not hold what `write_clients` wrote.
   """
   tff.program.check_in_federated_context()
@@ -116,6 +117,8 @@ async def train_with_client_states(
   state, kept, round_num, iterator = found or begun
   if found is None:
     await program_state_manager.save(copy.deepcopy(begun), version=0)
+  elif isinstance(begun.data_iterator, ClientSourceIterator):
+    iterator.check_goes_on(begun.data_iterator)
   store = ClientStateStore(initial)
   for place, leaves in kept.leaves.items():
     store.put([place], [tree.unflatten_as(initial, leaves)])
