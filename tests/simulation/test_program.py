@@ -203,6 +203,53 @@ def test_our_program_refuses_labels_without_an_output(federated, scaffold, tmp_p
     run_ours(scaffold, clients, Managers(tmp_path / "state"))
 
 
+class Unwell(tff.program.MemoryReleaseManager):
+  """Ends the program where it is to release what has this key."""
+
+  def __init__(self, key):
+    super().__init__()
+    self._key = key
+
+  async def release(self, value, key):
+    if key == self._key:
+      raise SystemExit
+    await super().release(value, key)
+
+
+@pytest.mark.parametrize(
+  "manager, key, released_again",
+  [
+    ("train_metrics_manager", 2, {2, 3}),
+    ("model_output_manager", f"training_checkpoint_round_{ROUNDS}", {3}),
+  ],
+)
+def test_what_was_not_released_when_our_program_died_is_when_it_goes_on(
+  federated, clients, scaffold, simulated, tmp_path, manager, key, released_again
+):
+  with pytest.raises(SystemExit):
+    run_ours(scaffold, clients, Managers(tmp_path), **{manager: Unwell(key)})
+  managers = Managers(tmp_path)
+  run_ours(scaffold, clients, managers)
+  losses = {
+    done: metrics["model_metrics"]["loss"]
+    for done, metrics in managers.metrics.values().items()
+  }
+  records = simulated["scaffold"].records
+  assert losses == {done: records[done - 1]["train_loss"] for done in released_again}
+  assert_same(managers.last_state(), simulated["scaffold"].state)
+
+
+def test_our_program_that_was_at_its_end_releases_its_model(
+  federated, clients, scaffold, simulated, tmp_path
+):
+  """As where it died between two rounds, and is to do no more of them."""
+  run_ours(scaffold, clients, Managers(tmp_path))
+  managers = Managers(tmp_path)
+  run_ours(scaffold, clients, managers)
+  assert managers.metrics.values() == {}
+  assert_same(managers.last_state(), simulated["scaffold"].state)
+
+
 def test_more_rounds_go_on_with_what_clients_keep(
   federated, clients, scaffold, simulated, tmp_path
 ):

@@ -24,6 +24,7 @@ from tff_algos.templates.stateful_process import StatefulProcess
 
 # After so many rounds, and after the last, the state is released, as TFF's program does.
 _RELEASE_EVERY = 10
+_KEY = "training_checkpoint_round_{}"
 
 
 class KeptStates(private_apis.Serializable):
@@ -83,6 +84,8 @@ async def train_with_client_states(
   The state is saved before the first round and after each, the clients' states whole:
   TensorFlow takes at most 2 GB of them. If there is one, the program goes on from the
   newest, with the numbers of a program that was never ended, which are also `simulate`'s.
+  A round's metrics and model are released before, so that none is left out: a program
+  that died in between releases the same again, by the same key.
 
   Run it in the context of `Runtime.federated_context()`.
 
@@ -93,7 +96,7 @@ async def train_with_client_states(
     train_total_rounds: Rounds in all.
     program_state_manager: Keeps the program's state.
     model_output_manager: Is given the server state every 10 rounds and after the last,
-      by the key `training_checkpoint_round_N`.
+      also where that was done before, by the key `training_checkpoint_round_N`.
     train_metrics_manager: Is given each round's metrics, by its number from 1.
 
   Raises:
@@ -119,6 +122,8 @@ async def train_with_client_states(
     await program_state_manager.save(copy.deepcopy(begun), version=0)
   elif isinstance(begun.data_iterator, ClientSourceIterator):
     iterator.check_goes_on(begun.data_iterator)
+  if found is not None and round_num >= train_total_rounds:
+    await model_output_manager.release(state, key=_KEY.format(round_num))
   store = ClientStateStore(initial)
   for place, leaves in kept.leaves.items():
     store.put([place], [tree.unflatten_as(initial, leaves)])
@@ -134,10 +139,6 @@ async def train_with_client_states(
     store.put(places, output.client_states)
     if not train_process.is_stateless:
       leaves_of.update(zip(places, map(tree.flatten, output.client_states)))
-    await program_state_manager.save(
-      ProgramState(state, KeptStates(leaves_of), done + 1, copy.deepcopy(iterator)),
-      version=done + 1,
-    )
     if train_metrics_manager is not None:
       # As TFF's program calls them.
       metrics = OrderedDict(
@@ -146,5 +147,9 @@ async def train_with_client_states(
       )
       await train_metrics_manager.release(metrics, key=done + 1)
     if (done + 1) % _RELEASE_EVERY == 0 or done + 1 == train_total_rounds:
-      key = f"training_checkpoint_round_{done + 1}"
-      await model_output_manager.release(state, key=key)
+      await model_output_manager.release(state, key=_KEY.format(done + 1))
+    # Last: where the program dies before, the round is done and released again, the same.
+    await program_state_manager.save(
+      ProgramState(state, KeptStates(leaves_of), done + 1, copy.deepcopy(iterator)),
+      version=done + 1,
+    )
