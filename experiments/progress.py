@@ -55,9 +55,11 @@ class Progress:
 
 def describe(record: loop.Record) -> str:
   """A round in a few words, each number with its name."""
-  loss = record["train_loss"]
-  is_of_nobody = math.isnan(loss) and record.get("num_accepted") == 0
-  parts = ["no client's result" if is_of_nobody else f"train loss {loss:.4f}"]
+  parts = []
+  if "train_loss" in record:
+    loss = record["train_loss"]
+    is_of_nobody = math.isnan(loss) and record.get("num_accepted") == 0
+    parts.append("no client's result" if is_of_nobody else f"train loss {loss:.4f}")
   if record.get("test_accuracy") is not None:
     parts.append(f"test accuracy {100 * record['test_accuracy']:.2f} %")
   for group, what in (("client", "clients"), ("held_out", "held-out clients")):

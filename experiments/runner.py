@@ -210,16 +210,18 @@ def _print_header(prepared: Prepared, runtime: runtimes.Runtime) -> None:
 def _columns(prepared: Prepared) -> list[str]:
   """Of metrics.csv; those of what a run can do besides only where it does."""
   settings = prepared.settings
-  return [
+  every = [
     "round",
     "train_loss",
     "test_loss",
     "test_accuracy",
+    *(f"test_{name}" for name in prepared.loaded.model.metrics),
     "seconds",
     "evaluation_seconds",
     "num_examples",
     "num_accepted",
     "num_dropped",
+    *measurements.training_columns(prepared.process),
     *(["learning_rate"] if settings.learning_rate_schedule else []),
     *settings.availability.columns(),
     *(_client_columns(prepared) if prepared.config.eval_clients_every else []),
@@ -227,6 +229,7 @@ def _columns(prepared: Prepared) -> list[str]:
     *measurements.aggregators_columns(prepared.process),
     *traffic.record_columns(prepared.process),
   ]
+  return list(dict.fromkeys(every))
 
 
 def _client_columns(prepared: Prepared) -> list[str]:

@@ -1,9 +1,13 @@
-"""A user's own algorithms: all but the first two have something wrong with them."""
+"""A user's own algorithms: all but the first four have something wrong with them."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from typing import Optional
+
+import tensorflow as tf
+import tensorflow_federated as tff
 
 import tff_algos
 
@@ -30,6 +34,65 @@ def build_good(model, hparams=GoodHparams()):
 
 
 good = tff_algos.Algorithm("good", build_good, GoodHparams, "FedAvg.", "nowhere")
+
+
+def build_counting(model, hparams=GoodHparams()):
+  """FedAvg that measures a client's steps in the place of its loss."""
+
+  def client_update(received, client_state, examples, seed, h):
+    start = received["model"]
+    result = tff_algos.train_client(model, start, examples, h, seed)
+    update = tff_algos.model_update(
+      h.client_weighting, start, result, examples, client_state
+    )
+    steps = tf.cast(result.num_steps, tf.float32)
+    return update._replace(metrics=collections.OrderedDict(steps=(steps, 1.0)))
+
+  def server_update(variables, aggregate, num_clients, h):
+    del num_clients, h
+    weights = tff_algos.tree_math.add(variables.model, aggregate["model"])
+    return tff_algos.ServerVariables(weights, ())
+
+  return tff_algos.compose_process(
+    model,
+    hparams,
+    rounds=tff_algos.Round(client_update, server_update),
+    aggregators=collections.OrderedDict(model=tff_algos.mean()),
+  )
+
+
+def build_stock(model, hparams=GoodHparams()):
+  """TFF's own FedAvg, which measures nothing."""
+  spec = model.example_spec
+  functional = tff.learning.models.FunctionalModel(
+    initial_weights=(tuple(model.initial_weights), ()),
+    predict_on_batch_fn=tf.function(
+      lambda weights, x, training=True: model.predict(
+        tuple(weights[0]), model.preprocess(x), training, tf.constant([0, 0])
+      ),
+      autograph=False,
+    ),
+    loss_fn=tf.function(
+      lambda output, label, sample_weight=None: tf.reduce_mean(
+        model.example_losses(label, output)
+      ),
+      autograph=False,
+    ),
+    input_spec=tuple(tf.TensorSpec([None, *s.shape], s.dtype) for s in (spec.x, spec.y)),
+  )
+  stock = tff.learning.algorithms.build_weighted_fed_avg(
+    functional,
+    client_optimizer_fn=tff.learning.optimizers.build_sgdm(hparams.learning_rate),
+    server_optimizer_fn=tff.learning.optimizers.build_sgdm(1.0),
+  )
+
+  def batches(examples, seed):
+    del seed
+    return tf.data.Dataset.from_tensor_slices((examples.x, examples.y)).batch(5)
+
+  return tff_algos.from_learning_process(stock, spec, batches)
+
+
 two = (good, good._replace(name="again"))
 none = ()
 not_an_algorithm = 7

@@ -240,7 +240,7 @@ def _details(
     said.append(("training loss", f"not finite {when}"))
   if run.privacy:
     said.append(("privacy", run.privacy))
-  dropped = sum(r["num_dropped"] for r in run.records)
+  dropped = sum(r.get("num_dropped", 0) for r in run.records)
   if dropped:
     said.append(("clients dropped", f"{dropped:,}"))
   sections = [

@@ -75,6 +75,16 @@ own_preprocess = good._replace(
     keras_model, spec, preprocess=lambda x: 2 * x
   )
 )
+two_metrics = good._replace(
+  make_model=lambda keras_model, spec: keras.from_keras(
+    keras_model,
+    spec,
+    metrics={
+      "first": lambda y, logits: tf.cast(tf.equal(y, 0), tf.float32),
+      "half": lambda y, logits: tf.fill(tf.shape(y), 0.5),
+    },
+  )
+)
 no_hparam = good._replace(hparams=dict(epochs=0))
 
 

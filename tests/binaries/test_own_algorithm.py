@@ -121,6 +121,28 @@ def test_a_choice_is_a_flag_without_a_value_and_a_number_one_with(run_forked, tm
   assert (hparams["is_doubled"], hparams["clip"]) == (True, 0.5)
 
 
+def test_what_it_measures_is_in_the_table(run_forked, tmp_path):
+  """In the place of the loss its clients' steps: 10 examples each, in batches of 5."""
+  run_dir, where = place(tmp_path)
+  flags = ["--algorithm=own_algorithms:build_counting", "--task=own_tasks:two_metrics"]
+  done = run_forked(*flags, *where, "--rounds=2", "--epochs=3", cwd=tmp_path)
+  assert (done.status, done.err) == (0, "")
+  for row in metrics(run_dir):
+    assert float(row["train_steps"]) == 6 and row["train_loss"] == ""
+    assert float(row["test_half"]) == 0.5
+    assert 0 < float(row["test_first"]) < 1 and row["test_accuracy"] == ""
+    assert row["num_accepted"] == "2"
+
+
+def test_a_process_of_tffs_that_measures_nothing_trains(run_forked, tmp_path):
+  run_dir, where = place(tmp_path)
+  flags = ["--algorithm=own_algorithms:build_stock", "--runtime=local_worker"]
+  done = run_forked(*flags, *where, "--task=own_tasks:good", "--rounds=2", cwd=tmp_path)
+  assert (done.status, done.err) == (0, "")
+  assert [row["train_loss"] for row in metrics(run_dir)] == ["", ""]
+  assert all(float(row["test_accuracy"]) > 0 for row in metrics(run_dir))
+
+
 _MISTAKES = {
   "no such module": ("no_such_module:x", ["there is no module 'no_such_module'"]),
   "a flag that is there": ("own_algorithms:same_flag", ["--tls_key", "rename"]),

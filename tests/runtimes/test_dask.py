@@ -285,7 +285,8 @@ def test_nothing_is_left_on_the_cluster(client):
 @pytest.mark.parametrize(
   "settings, words",
   [
-    (dict(workers=0), "at least 1"),
+    (dict(workers=0), "1 to 1000"),
+    (dict(workers=10**30), "1 to 1000"),
     (dict(workers=2, scheduler="tcp://127.0.0.1:1"), "one of workers"),
     (dict(scheduler="127.0.0.1:8786"), "tls://host:8786"),
     (dict(scheduler="tls://127.0.0.1:99999"), "tls://host:8786"),

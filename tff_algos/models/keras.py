@@ -73,11 +73,7 @@ def from_keras(
       or tensor that cannot be replaced, or a random operation with a state of its own.
       When it is traced, if layers have come or gone since.
   """
-  if not keras_model.built:
-    raise InputError(
-      f"The Keras model {keras_model.name!r} is not built yet: give it an Input layer "
-      "or call model.build((None, ...)) first."
-    )
+  _check_built(keras_model)
   layers = _layers(keras_model)
   for layer in layers:
     if isinstance(layer, tf.keras.layers.BatchNormalization) and layer.trainable:
@@ -167,7 +163,11 @@ def reinitialize(keras_model: tf.keras.Model, seed: int) -> None:
   `seed` and of the place of the weight in the model. Frozen weights, such as a pretrained
   base's, keep their values, and so does a weight whose layer names no initializer for it
   (attribute `<weight>_initializer`).
+
+  Raises:
+    InputError: The model is not built.
   """
+  _check_built(keras_model)
   trained = {v.ref() for v in keras_model.trainable_variables}
   place = 0
   for module in _layers(keras_model):
@@ -189,6 +189,14 @@ def reinitialize(keras_model: tf.keras.Model, seed: int) -> None:
         gates = tf.split(drawn, 4)
         drawn = tf.concat([gates[0], tf.ones_like(gates[1]), *gates[2:]], 0)
       value.assign(drawn)
+
+
+def _check_built(keras_model: tf.keras.Model) -> None:
+  if not keras_model.built:
+    raise InputError(
+      f"The Keras model {keras_model.name!r} is not built yet: give it an Input layer "
+      "or call model.build((None, ...)) first."
+    )
 
 
 def _initializer_of(module: tf.keras.layers.Layer, name: str) -> Any:

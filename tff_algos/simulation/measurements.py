@@ -28,6 +28,17 @@ def of_training(metrics: Mapping[str, Any]) -> dict[str, Any]:
   )
 
 
+def training_columns(process: StatefulProcess) -> list[str]:
+  """The names that `of_training` gives in rounds of any kind."""
+  names: dict[str, None] = {}
+  for next_fn in process.next_fns.values():
+    metrics = next_fn.type_signature.result.metrics.member
+    for name, t in tff.structure.iter_elements(metrics.client_work.train):
+      is_average = isinstance(t, tff.TensorType) and np.issubdtype(t.dtype, np.floating)
+      names[f"train_{name}" if is_average else name] = None
+  return list(names)
+
+
 def of_aggregators(metrics: Mapping[str, Any]) -> dict[str, Any]:
   """The scalars that aggregators measure, such as how many updates were clipped."""
   return {

@@ -149,7 +149,7 @@ def summarize(
     "bytes_down": sum(r["bytes_down"] for r in records),
     "bytes_up": sum(r["bytes_up"] for r in records),
     "bytes_by_part": bytes_by_part(records),
-    "clients_dropped": sum(r["num_dropped"] for r in records),
+    "clients_dropped": sum(r.get("num_dropped", 0) for r in records),
   }
   for kind in ("dropped_out", "late"):
     counts = [r[f"num_{kind}"] for r in records if f"num_{kind}" in r]

@@ -67,6 +67,7 @@ def drop_non_finite(
   The result's state and metrics count too: a message may be finite without them, such as
   that of the layers which travel, or of steps along what the clients have estimated.
   """
+  result = tf.nest.map_structure(tf.convert_to_tensor, result)  # Numbers of Python's too.
   made = (result.message, result.weight, result.metrics, result.client_state)
   numbers = [v for v in tf.nest.flatten(made) if v.dtype.is_floating]
   # A norm takes a quarter of the time of looking at each number.
