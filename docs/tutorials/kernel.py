@@ -111,9 +111,10 @@ def _run(code: str, manager: KernelManager, client) -> None:
     CellError: The cell raised something.
     RuntimeError: The other kernel has ended.
   """
-  cell = client.execute(code, allow_stdin=False)
   error, has_replied, silence, done = None, False, 0, 0
   with _noted_interrupts() as interrupts:
+    # Not before: an interrupt would end this and leave the cell to run on.
+    cell = client.execute(code, allow_stdin=False)
     while True:
       # One that comes as the cell begins to wait is seen by Python when it has waited.
       if len(interrupts) > done or (done and silence % 10 == 9):

@@ -6,7 +6,9 @@ Both kernels are of this environment here; test_notebooks.py has one of a newer 
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -15,6 +17,14 @@ import pytest
 import rerun
 
 _FILE = rerun.FOLDER / "kernel.py"
+
+
+def _load():
+  spec = importlib.util.spec_from_file_location("kernel", _FILE)
+  kernel = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(kernel)
+  return kernel
+
 
 # In the place of uv, which would make an environment.
 _START = f"""
@@ -133,6 +143,33 @@ def test_interrupt_reaches_the_cell_and_the_kernel_goes_on(outputs, name):
   assert _text(outputs["after"]) == "8\n"
 
 
+class _InterruptedAtOnce:
+  """A client and manager of a cell by which the notebook is interrupted as it is sent."""
+
+  is_interrupted = False
+
+  def execute(self, code, allow_stdin):
+    del code, allow_stdin
+    os.kill(os.getpid(), signal.SIGINT)
+    return "cell"
+
+  def interrupt_kernel(self):
+    self.is_interrupted = True
+
+  def get_iopub_msg(self, timeout):
+    del timeout
+    assert self.is_interrupted
+    content = {"execution_state": "idle"}
+    return dict(parent_header={"msg_id": "cell"}, msg_type="status", content=content)
+
+
+def test_interrupt_that_comes_as_a_cell_is_sent_reaches_it():
+  """Else the cell would run on, and the next wait for it."""
+  both = _InterruptedAtOnce()
+  _load()._run("time.sleep(600)", both, both)
+  assert both.is_interrupted
+
+
 def test_end_of_the_other_kernel_is_said(outputs):
   [error] = [o for o in outputs["end"] if o.output_type == "error"]
   assert error.ename == "RuntimeError"
@@ -152,9 +189,7 @@ def test_it_imports_nothing_that_a_notebook_of_another_python_lacks():
 def test_environment_that_cannot_be_made_is_an_error_with_the_words_of_uv(
   monkeypatch, tmp_path
 ):
-  spec = importlib.util.spec_from_file_location("kernel", _FILE)
-  kernel = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(kernel)
+  kernel = _load()
   (tmp_path / "pyproject.toml").write_text("[project]\nname = 'empty'\nversion = '1'\n")
   monkeypatch.setattr(kernel, "_CHECKOUT", tmp_path)
   with pytest.raises(RuntimeError, match=r"(?s)not make an environment.*uv\.lock"):
