@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import glob
 import itertools
 import os
@@ -204,23 +205,33 @@ def test_what_was_closed_elsewhere_says_so(outside):
     assert _add_one(1) == 2
 
 
-def test_a_thread_leaves_what_it_has_installed_itself(outside):
-  running, is_in, may_leave = runtime.create_runtime(), *_events(2)
-  found = []
+@contextlib.contextmanager
+def _installed_elsewhere(running, *, closed_first=False):
+  """Another thread has it installed until this ends, and gives what it computed last."""
+  is_in, may_leave, found = *_events(2), []
 
   def work():
+    if closed_first:
+      running.close()
     with running:
       is_in.set()
       assert may_leave.wait(60)
       found.append(_add_one(1))
 
   thread = threading.Thread(target=work)
-  with running:
-    thread.start()
-    assert is_in.wait(60)
-  assert _add_one(1) == "outside"
+  thread.start()
+  assert is_in.wait(60)
+  yield found
   may_leave.set()
   thread.join()
+
+
+def test_a_thread_leaves_what_it_has_installed_itself(outside):
+  running = runtime.create_runtime()
+  with contextlib.ExitStack() as elsewhere:
+    with running:
+      found = elsewhere.enter_context(_installed_elsewhere(running))
+    assert _add_one(1) == "outside"
   assert found == [2]
   assert _add_one(1) == "outside"
 
@@ -235,22 +246,10 @@ def test_the_context_before_is_back_though_it_was_closed_elsewhere(outside):
 
 
 def test_leaving_what_was_closed_elsewhere_leaves_it_to_others(outside):
-  running, is_in, may_leave = runtime.create_runtime(), *_events(2)
-  found = []
-
-  def work():
-    running.close()
-    with running:
-      is_in.set()
-      assert may_leave.wait(60)
-      found.append(_add_one(1))
-
-  thread = threading.Thread(target=work)
-  with running:
-    thread.start()
-    assert is_in.wait(60)
-  may_leave.set()
-  thread.join()
+  running = runtime.create_runtime()
+  with contextlib.ExitStack() as elsewhere, running:
+    there = _installed_elsewhere(running, closed_first=True)
+    found = elsewhere.enter_context(there)
   assert found == [2]
 
 

@@ -15,7 +15,7 @@ from experiments import runner
 from experiments.attacks import inversion
 from experiments.config import make_config
 from experiments.preparation import newest_weights
-from experiments.run_folder.folder import RunFolder, read_manifest
+from experiments.run_folder.folder import read_manifest
 from tasks import registry as tasks_registry
 from tff_algos.client_data import Examples
 from tff_algos.errors import InputError
@@ -180,35 +180,8 @@ def test_other_data_or_model_are_refused_in_the_folder_of_results(
   assert _rows(out) == rows
 
 
-def test_own_code_that_changed_is_refused_in_the_folder_of_results(
-  in_process, monkeypatch, tmp_path
-):
-  monkeypatch.syspath_prepend(tmp_path)
-  algorithm = "from tff_algos.algorithms.fed_avg import ALGORITHMS as own\n"
-  task = "from tasks import registry\nown = registry.get('digits_cnn')\n"
-  for name, source in (("one", algorithm), ("other", algorithm), ("task", task)):
-    (tmp_path / f"inverted_{name}.py").write_text(source)
-  folder = RunFolder(str(tmp_path / "out"), flag="--out")
-
-  def config_of(algorithm):
-    own = dict(task="inverted_task:own", algorithms=[algorithm], hparams={})
-    request = _request(tmp_path, **own)
-    return inversion.describe(request, inversion.prepare(request))
-
-  os.mkdir(folder.path)
-  one, other = (config_of(f"inverted_{name}:own") for name in ("one", "other"))
-  assert one["algorithm"].keys() == {"inverted_one"}
-  folder.begin(one)
-  # Another algorithm goes into the same folder, which then knows both.
-  inversion.read_done(folder, other)
-  assert other["algorithm"].keys() == {"inverted_one", "inverted_other"}
-  for name in ("inverted_one", "inverted_task"):
-    path = tmp_path / f"{name}.py"
-    before = path.read_text()
-    path.write_text(f"{before}# Changed.\n")
-    with pytest.raises(InputError, match=f"holds results with {name}='"):
-      inversion.read_done(folder, config_of("inverted_one:own"))
-    path.write_text(before)
+def test_own_code_that_changed_is_refused_in_the_folder_of_results(check_own_code):
+  check_own_code(inversion, _request)
 
 
 @pytest.mark.parametrize(

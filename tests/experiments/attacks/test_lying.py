@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import shutil
 
 import driver
@@ -14,7 +13,6 @@ import pytest
 
 from experiments.attacks import liars, lies, lying, lying_report
 from experiments.attacks.lies import HONEST, NOBODY, Defence, Lie
-from experiments.run_folder.folder import RunFolder
 from tff_algos.errors import InputError
 
 CLIENTS = (0, 1, 2)
@@ -231,35 +229,8 @@ def test_other_data_or_model_are_refused_in_the_folder_of_results(
   assert _runs(tmp_path) == runs
 
 
-def test_own_code_that_changed_is_refused_in_the_folder_of_results(
-  in_process, monkeypatch, tmp_path
-):
-  monkeypatch.syspath_prepend(tmp_path)
-  algorithm = "from tff_algos.algorithms.fed_avg import ALGORITHMS as own\n"
-  task = "from tasks import registry\nown = registry.get('digits_cnn')\n"
-  for name, source in (("one", algorithm), ("other", algorithm), ("task", task)):
-    (tmp_path / f"lying_{name}.py").write_text(source)
-  folder = RunFolder(str(tmp_path / "out"), flag="--out")
-
-  def config_of(algorithm):
-    own = dict(task="lying_task:own", algorithms=[algorithm], hparams={})
-    request = _request(tmp_path, **own)
-    return lying.describe(request, lying.prepare(request))
-
-  os.mkdir(folder.path)
-  one, other = (config_of(f"lying_{name}:own") for name in ("one", "other"))
-  assert one["algorithm"].keys() == {"lying_one"}
-  folder.begin(one)
-  # Another algorithm goes into the same folder, which then knows both.
-  lying.read_done(folder, other)
-  assert other["algorithm"].keys() == {"lying_one", "lying_other"}
-  for name in ("lying_one", "lying_task"):
-    path = tmp_path / f"{name}.py"
-    before = path.read_text()
-    path.write_text(f"{before}# Changed.\n")
-    with pytest.raises(InputError, match=f"holds results with {name}='"):
-      lying.read_done(folder, config_of("lying_one:own"))
-    path.write_text(before)
+def test_own_code_that_changed_is_refused_in_the_folder_of_results(check_own_code):
+  check_own_code(lying, _request)
 
 
 @pytest.mark.parametrize(
