@@ -9,6 +9,7 @@ every client's update and holds a whole cohort's at once: neither goes with secu
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -41,7 +42,7 @@ def trimmed_mean_factory(
   if not 0 <= share < 0.5:
     raise InputError(f"share must be at least 0 and less than 0.5; found {share}.")
 
-  def trimmed_mean(ordered):
+  def trimmed_mean(ordered: tf.Tensor) -> tf.Tensor:
     count = tf.shape(ordered)[0]
     # 0.29 * 100 is less than 29.
     cut = tf.cast(tf.floor(share * tf.cast(count, tf.float64) + 1e-9), tf.int32)
@@ -67,13 +68,13 @@ class _CoordinateWiseFactory(tff.aggregators.WeightedAggregationFactory):
     )
 
     @tff.tensorflow.computation
-    def nobody():
+    def nobody() -> Any:
       return tff.types.structure_from_tensor_type_tree(
         lambda t: tf.zeros([0, *t.shape], t.dtype), value_type
       )
 
     @tff.tensorflow.computation(collected_type, (value_type, weight_type))
-    def accumulate(collected, client):
+    def accumulate(collected: Any, client: tuple[Any, tf.Tensor]) -> Any:
       value, weight = client
       counts = tf.cast(weight > 0, tf.int32)
       return tf.nest.map_structure(
@@ -83,15 +84,15 @@ class _CoordinateWiseFactory(tff.aggregators.WeightedAggregationFactory):
       )
 
     @tff.tensorflow.computation(collected_type, collected_type)
-    def merge(a, b):
+    def merge(a: Any, b: Any) -> Any:
       return tf.nest.map_structure(lambda x, y: tf.concat([x, y], axis=0), a, b)
 
     @tff.tensorflow.computation(collected_type)
-    def report(collected):
+    def report(collected: Any) -> Any:
       return tf.nest.map_structure(self._of_clients, collected)
 
     @tff.federated_computation
-    def initialize():
+    def initialize() -> tff.Value:
       return tff.federated_value((), tff.SERVER)
 
     @tff.federated_computation(
@@ -99,7 +100,9 @@ class _CoordinateWiseFactory(tff.aggregators.WeightedAggregationFactory):
       tff.FederatedType(value_type, tff.CLIENTS),
       tff.FederatedType(weight_type, tff.CLIENTS),
     )
-    def next_fn(state, values, weights):
+    def next_fn(
+      state: tff.Value, values: tff.Value, weights: tff.Value
+    ) -> tff.templates.MeasuredProcessOutput:
       clients = tff.federated_zip((values, weights))
       result = tff.federated_aggregate(clients, nobody(), accumulate, merge, report)
       return tff.templates.MeasuredProcessOutput(

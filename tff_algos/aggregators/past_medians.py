@@ -24,15 +24,15 @@ class PastMediansFactory(tff.aggregators.WeightedAggregationFactory):
     inner = coordinate_wise.median_factory().create(value_type, weight_type)
 
     @tff.tensorflow.computation
-    def nothing_yet():
+    def nothing_yet() -> tf.Tensor:
       return tf.fill([ROUNDS], float("nan"))
 
     @tff.tensorflow.computation(nothing_yet.type_signature.result, value_type)
-    def keep(medians, median):
+    def keep(medians: tf.Tensor, median: tf.Tensor) -> tf.Tensor:
       return tf.where(median > 0, tf.concat([medians[1:], [median]], axis=0), medians)
 
     @tff.federated_computation
-    def initialize():
+    def initialize() -> tff.Value:
       return tff.federated_eval(nothing_yet, tff.SERVER)
 
     @tff.federated_computation(
@@ -40,7 +40,9 @@ class PastMediansFactory(tff.aggregators.WeightedAggregationFactory):
       tff.FederatedType(value_type, tff.CLIENTS),
       tff.FederatedType(weight_type, tff.CLIENTS),
     )
-    def next_fn(state, values, weights):
+    def next_fn(
+      state: tff.Value, values: tff.Value, weights: tff.Value
+    ) -> tff.templates.MeasuredProcessOutput:
       median = inner.next(inner.initialize(), values, weights).result
       return tff.templates.MeasuredProcessOutput(
         tff.federated_map(keep, (state, median)), median, median

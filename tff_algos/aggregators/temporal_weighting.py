@@ -108,19 +108,19 @@ class TemporalWeightingFactory(ClientMemoryFactory):
     sum_process = self._sum_factory.create(value_type)
 
     @tff.tensorflow.computation
-    def initial_sums():
+    def initial_sums() -> Contribution:
       value = tuple(self._total_weight * w for w in self._initial_tensors())
       return Contribution(value, tf.constant(self._total_weight))
 
     sums_type = initial_sums.type_signature.result
 
     @tff.federated_computation
-    def initialize():
+    def initialize() -> tff.Value:
       sums = tff.federated_eval(initial_sums, tff.SERVER)
       return tff.federated_zip(OrderedDict(sums=sums, sum=sum_process.initialize()))
 
     @tff.tensorflow.computation(sums_type, value_type)
-    def add(sums, summed):
+    def add(sums: Contribution, summed: Contribution) -> Contribution:
       value, weight = summed
       return Contribution(
         tuple(p / self._base + c for p, c in zip(sums.value, value)),
@@ -128,14 +128,16 @@ class TemporalWeightingFactory(ClientMemoryFactory):
       )
 
     @tff.tensorflow.computation(sums_type)
-    def divide(sums):
+    def divide(sums: Contribution) -> Weights:
       weight = sums.weight if self._normalize else self._total_weight
       return tuple(p / weight for p in sums.value)
 
     @tff.federated_computation(
       initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
     )
-    def next_fn(state, contributions):
+    def next_fn(
+      state: tff.Value, contributions: tff.Value
+    ) -> tff.templates.MeasuredProcessOutput:
       summed = sum_process.next(state["sum"], contributions)
       sums = tff.federated_map(add, (state["sums"], summed.result))
       return tff.templates.MeasuredProcessOutput(

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 import tensorflow as tf
 
 from tff_algos import hyper_parameters
+from tff_algos.client_data import Examples
 from tff_algos.client_work import gradients, local_training, tree_math
 from tff_algos.client_work.local_sgd import PlainSgd
-from tff_algos.client_work.model_update import model_update
+from tff_algos.client_work.model_update import ClientResult, model_update
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model, Weights
 from tff_algos.templates import composer, rounds
@@ -174,24 +175,26 @@ def build_fed_agg(
   num_epochs = hparams.epochs
   from_previous = hparams.estimates == "previous_round"
 
-  def nothing_known():
+  def nothing_known() -> _MeanField:
     zeros = tree_math.zeros_like(model.initial_weights)
     return _MeanField(tf.constant(False), (zeros,) * num_epochs, (zeros,) * num_epochs)
 
-  def distribute(variables):
+  def distribute(variables: rounds.ServerVariables) -> rounds.Parts:
     parts = OrderedDict(model=variables.model)
     if from_previous:
       parts.update(variables.extra._asdict())
     return parts
 
-  def planned_rates(field, examples, h):
+  def planned_rates(field: _MeanField, examples: Examples, h: FedAggHparams) -> tf.Tensor:
     steps = field.phi1
     if h.planned_steps == "all":
       count = tf.cast(local_training.steps_of_epoch(examples, h), tf.float32)
       steps = tuple(tuple(count * p for p in phi1) for phi1 in steps)
     return tf.where(field.is_known, learning_rates(steps, field.phi2, h), h.learning_rate)
 
-  def train(received, examples, seed, h):
+  def train(
+    received: rounds.Parts, examples: Examples, seed: tf.Tensor, h: FedAggHparams
+  ) -> tuple[local_training.LocalResult, tuple[Weights, ...], tuple[Weights, ...]]:
     """One round's training: its result, and the client's own phi1 and phi2."""
     start = tuple(received["model"])
     field = None
@@ -200,8 +203,10 @@ def build_fed_agg(
       field = _MeanField(is_known, received["phi1"], received["phi2"])
       rates = planned_rates(field, examples, h)
 
-    def run_epoch(epoch, weights):
-      def record(gradient, weights, total):
+    def run_epoch(epoch: int, weights: Weights) -> local_training.LocalResult:
+      def record(
+        gradient: Weights, weights: Weights, total: Weights
+      ) -> tuple[Weights, Weights]:
         total = tree_math.add(total, gradient)
         if field is None or h.direction == "local":
           return gradient, total
@@ -236,7 +241,13 @@ def build_fed_agg(
     return whole, tuple(phi1), phi2
 
   def build_client_update(*, is_estimate: bool) -> rounds.ClientUpdate:
-    def client_update(received, client_state, examples, seed, h):
+    def client_update(
+      received: rounds.Parts,
+      client_state: Any,
+      examples: Examples,
+      seed: tf.Tensor,
+      h: FedAggHparams,
+    ) -> ClientResult:
       result, phi1, phi2 = train(received, examples, seed, h)
       update = model_update(
         h.client_weighting, received["model"], result, examples, client_state
@@ -254,7 +265,12 @@ def build_fed_agg(
 
     return client_update
 
-  def server_update(variables, aggregate, num_clients, h):
+  def server_update(
+    variables: rounds.ServerVariables,
+    aggregate: rounds.Parts,
+    num_clients: tf.Tensor,
+    h: FedAggHparams,
+  ) -> rounds.ServerVariables:
     del num_clients, h
     extra, change = variables.extra, aggregate["model"]
     if from_previous:
@@ -276,7 +292,7 @@ def build_fed_agg(
       phi1=rounds.mean(),
       phi2=rounds.mean(),
     ),
-    init_server=nothing_known if from_previous else lambda: (),
+    init_server=(lambda: ()) if not from_previous else nothing_known,
   )
 
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import tensorflow as tf
 
+from tff_algos.client_data import Examples
 from tff_algos.client_work import local_training, tree_math
 from tff_algos.client_work.local_sgd import WeightedLocalSgd
-from tff_algos.client_work.model_update import model_update
+from tff_algos.client_work.model_update import ClientResult, model_update
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model
 from tff_algos.templates import composer, rounds
@@ -49,7 +50,13 @@ def train_from_model(
     local_gradient: As of `build_fed_avg`.
   """
 
-  def client_update(received, client_state, examples, seed, h):
+  def client_update(
+    received: rounds.Parts,
+    client_state: Any,
+    examples: Examples,
+    seed: tf.Tensor,
+    h: WeightedLocalSgd,
+  ) -> ClientResult:
     start = received["model"]
     gradient_of = local_gradient and functools.partial(local_gradient, model, h)
     result = local_training.train_client(

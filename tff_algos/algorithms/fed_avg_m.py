@@ -10,11 +10,13 @@ import dataclasses
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Optional
 
+import tensorflow as tf
+
 from tff_algos.algorithms.fed_avg import train_from_model
 from tff_algos.client_work import tree_math
 from tff_algos.client_work.local_sgd import WeightedLocalSgd
 from tff_algos.hyper_parameters import hparam
-from tff_algos.models.functional import Model
+from tff_algos.models.functional import Model, Weights
 from tff_algos.templates import composer, rounds
 from tff_algos.templates.algorithm import Algorithm
 
@@ -71,16 +73,21 @@ def build_fed_avg_m(
   """
   looks_ahead = hparams.server_momentum_form == "nesterov"
 
-  def init_server():
+  def init_server() -> Weights:
     return tree_math.zeros_like(model.initial_weights)
 
-  def distribute(variables):
+  def distribute(variables: rounds.ServerVariables) -> rounds.Parts:
     start = variables.model
     return OrderedDict(
       model=tree_math.add(start, variables.extra) if looks_ahead else start
     )
 
-  def server_update(variables, aggregate, num_clients, h):
+  def server_update(
+    variables: rounds.ServerVariables,
+    aggregate: rounds.Parts,
+    num_clients: tf.Tensor,
+    h: FedAvgMHparams,
+  ) -> rounds.ServerVariables:
     del num_clients
     move = tree_math.add_scaled(
       variables.extra, h.server_learning_rate, aggregate["model"]

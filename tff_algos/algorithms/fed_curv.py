@@ -18,7 +18,7 @@ import tensorflow_federated as tff
 from tff_algos.algorithms import fed_avg
 from tff_algos.client_data import Examples
 from tff_algos.client_work import gradients, local_training, tree_math
-from tff_algos.client_work.model_update import model_update
+from tff_algos.client_work.model_update import ClientResult, model_update
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model, Weights
 from tff_algos.templates import composer, rounds
@@ -98,11 +98,11 @@ def build_fed_curv(
     fisher_of: `(model, h, weights, examples, seed) -> Weights`, F_j.
   """
 
-  def no_curvature():
+  def no_curvature() -> _Curvature:
     zeros = tree_math.zeros_like(model.initial_weights)
     return _Curvature(zeros, zeros, tf.constant(0))
 
-  def distribute(variables):
+  def distribute(variables: rounds.ServerVariables) -> rounds.Parts:
     summed = variables.extra
     return OrderedDict(
       model=variables.model,
@@ -111,7 +111,13 @@ def build_fed_curv(
       fisher_round=summed.round_num,
     )
 
-  def client_update(received, own, examples, seed, h):
+  def client_update(
+    received: rounds.Parts,
+    own: _Curvature,
+    examples: Examples,
+    seed: tf.Tensor,
+    h: FedCurvHparams,
+  ) -> ClientResult:
     start, round_num = received["model"], received["fisher_round"]
     took_part = tf.logical_and(round_num > 0, tf.equal(own.round_num, round_num))
     share = tf.where(took_part, 1.0, 0.0)
@@ -120,7 +126,9 @@ def build_fed_curv(
       received["fisher_model"], -share, own.fisher_model
     )
 
-    def consolidate(gradient, weights, carry):
+    def consolidate(
+      gradient: Weights, weights: Weights, carry: Any
+    ) -> tuple[Weights, Any]:
       pull = (f * w - v for f, w, v in zip(fisher, weights, fisher_model))
       return tree_math.add_scaled(gradient, 2 * h.curvature, tuple(pull)), carry
 
@@ -144,7 +152,12 @@ def build_fed_curv(
       weight=OrderedDict(update.weight, fisher=one, fisher_model=one),
     )
 
-  def server_update(variables, aggregate, num_clients, h):
+  def server_update(
+    variables: rounds.ServerVariables,
+    aggregate: rounds.Parts,
+    num_clients: tf.Tensor,
+    h: FedCurvHparams,
+  ) -> rounds.ServerVariables:
     moved = fed_avg.move_by_mean(variables, aggregate, num_clients, h)
     return moved._replace(
       extra=_Curvature(

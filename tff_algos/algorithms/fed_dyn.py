@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import tensorflow as tf
 
+from tff_algos.client_data import Examples
 from tff_algos.client_work import local_training, tree_math
 from tff_algos.client_work.local_sgd import LocalSgd
-from tff_algos.client_work.model_update import model_update
+from tff_algos.client_work.model_update import ClientResult, model_update
 from tff_algos.errors import InputError
 from tff_algos.hyper_parameters import hparam
-from tff_algos.models.functional import Model
+from tff_algos.models.functional import Model, Weights
 from tff_algos.templates import composer, rounds
 from tff_algos.templates.algorithm import Algorithm
 
@@ -84,16 +85,22 @@ def build_fed_dyn(
       f"{num_clients} and {num_examples}."
     )
 
-  def zeros():
+  def zeros() -> Weights:
     return tree_math.zeros_like(model.initial_weights)
 
-  def client_update(received, dual, examples, seed, h):
+  def client_update(
+    received: rounds.Parts,
+    dual: Weights,
+    examples: Examples,
+    seed: tf.Tensor,
+    h: FedDynHparams,
+  ) -> ClientResult:
     start = received["model"]
     share = tf.cast(tf.shape(examples.y)[0], tf.float32) * num_clients / num_examples
     strength = h.alpha / share
     target = tree_math.subtract(start, dual)
 
-    def shorten(gradient, weights, carry):
+    def shorten(gradient: Weights, weights: Weights, carry: Any) -> tuple[Weights, Any]:
       del weights
       return tree_math.clip(gradient, h.max_gradient_norm), carry
 
@@ -111,7 +118,12 @@ def build_fed_dyn(
 
   adds_dual = hparams.server_dual == "mean"
 
-  def server_update(variables, aggregate, num_sampled, h):
+  def server_update(
+    variables: rounds.ServerVariables,
+    aggregate: rounds.Parts,
+    num_sampled: tf.Tensor,
+    h: FedDynHparams,
+  ) -> rounds.ServerVariables:
     del h
     change = aggregate["model"]
     mean_model = tree_math.add(variables.model, change)

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 import tensorflow as tf
 
 from tff_algos.algorithms import fed_avg
+from tff_algos.client_data import Examples
 from tff_algos.client_work import local_training, tree_math
-from tff_algos.client_work.model_update import model_update
+from tff_algos.client_work.model_update import ClientResult, model_update
 from tff_algos.errors import InputError
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model, Weights
@@ -151,22 +152,28 @@ def build_fed_gg(
   """
   is_broadcast = hparams.direction == "broadcast"
 
-  def initial_model():
+  def initial_model() -> Weights:
     return tuple(tf.constant(w) for w in model.initial_weights)
 
-  def init_server():
+  def init_server() -> Weights:
     return initial_model() if is_broadcast else ()
 
-  def init_client():
+  def init_client() -> _Remembered | tuple[()]:
     return () if is_broadcast else _Remembered(tf.constant(False), initial_model())
 
-  def distribute(variables):
+  def distribute(variables: rounds.ServerVariables) -> rounds.Parts:
     parts = OrderedDict(model=variables.model)
     if is_broadcast:
       parts["previous_model"] = variables.extra
     return parts
 
-  def client_update(received, client_state, examples, seed, h):
+  def client_update(
+    received: rounds.Parts,
+    client_state: Any,
+    examples: Examples,
+    seed: tf.Tensor,
+    h: FedGGHparams,
+  ) -> ClientResult:
     start = received["model"]
     if is_broadcast:
       previous = received["previous_model"]
@@ -178,7 +185,9 @@ def build_fed_gg(
     update = tree_math.subtract(start, previous)
     direction = _Direction(update, tree_math.norm(update))
 
-    def guide(gradient, weights, step_length):
+    def guide(
+      gradient: Weights, weights: Weights, step_length: tf.Tensor
+    ) -> tuple[Weights, tf.Tensor]:
       drift = tree_math.subtract(weights, start)
       guided = add_cosine_gradient(gradient, drift, direction, step_length, h)
       return guided, step_length
@@ -195,7 +204,12 @@ def build_fed_gg(
     )
     return model_update(h.client_weighting, start, result, examples, client_state)
 
-  def server_update(variables, aggregate, num_clients, h):
+  def server_update(
+    variables: rounds.ServerVariables,
+    aggregate: rounds.Parts,
+    num_clients: tf.Tensor,
+    h: FedGGHparams,
+  ) -> rounds.ServerVariables:
     moved = fed_avg.move_by_mean(variables, aggregate, num_clients, h)
     return moved._replace(extra=variables.model) if is_broadcast else moved
 

@@ -19,7 +19,7 @@ from tff_algos.algorithms.fed_avg import train_from_model
 from tff_algos.client_work import tree_math
 from tff_algos.client_work.local_sgd import WeightedLocalSgd
 from tff_algos.hyper_parameters import hparam
-from tff_algos.models.functional import Model
+from tff_algos.models.functional import Model, Weights
 from tff_algos.templates import composer, rounds
 from tff_algos.templates.algorithm import Algorithm
 
@@ -96,7 +96,7 @@ def build_fed_adam(
 ) -> StatefulProcess:
   """Builds FedAdam: v <- b2 v + (1 - b2) Delta^2; see `build_adaptive` [paper]."""
 
-  def second_moment(v, squared, h):
+  def second_moment(v: tf.Tensor, squared: tf.Tensor, h: FedAdamHparams) -> tf.Tensor:
     return h.beta2 * v + (1 - h.beta2) * squared
 
   return build_adaptive(model, hparams, second_moment, model_aggregator)
@@ -110,7 +110,7 @@ def build_fed_yogi(
 ) -> StatefulProcess:
   """Builds FedYogi: v <- v - (1 - b2) Delta^2 sign(v - Delta^2) [paper]."""
 
-  def second_moment(v, squared, h):
+  def second_moment(v: tf.Tensor, squared: tf.Tensor, h: FedYogiHparams) -> tf.Tensor:
     return v - (1 - h.beta2) * squared * tf.sign(v - squared)
 
   return build_adaptive(model, hparams, second_moment, model_aggregator)
@@ -124,7 +124,7 @@ def build_fed_adagrad(
 ) -> StatefulProcess:
   """Builds FedAdagrad: v <- v + Delta^2; see `build_adaptive` [paper]."""
 
-  def second_moment(v, squared, h):
+  def second_moment(v: tf.Tensor, squared: tf.Tensor, h: FedAdagradHparams) -> tf.Tensor:
     del h
     return v + squared
 
@@ -149,12 +149,17 @@ def build_adaptive(
     model_aggregator: Replaces the weighted mean of the updates.
   """
 
-  def init_server():
+  def init_server() -> OrderedDict[str, Weights]:
     first = tree_math.zeros_like(model.initial_weights)
     second = tuple(tf.fill(w.shape, hparams.tau**2) for w in model.initial_weights)
     return OrderedDict(first_moment=first, second_moment=second)
 
-  def server_update(variables, aggregate, num_clients, h):
+  def server_update(
+    variables: rounds.ServerVariables,
+    aggregate: rounds.Parts,
+    num_clients: tf.Tensor,
+    h: _AdaptiveHparams,
+  ) -> rounds.ServerVariables:
     del num_clients
     delta = aggregate["model"]
     first = tuple(

@@ -9,11 +9,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Optional
+
+import tensorflow as tf
 
 from tff_algos.algorithms import fed_avg
+from tff_algos.client_data import Examples
 from tff_algos.client_work import local_training
-from tff_algos.client_work.model_update import model_update
+from tff_algos.client_work.model_update import ClientResult, model_update
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model
 from tff_algos.templates import composer, rounds
@@ -53,7 +56,13 @@ def build_fed_prox(
       step; default: that of the batch's mean loss.
   """
 
-  def client_update(received, client_state, examples, seed, h):
+  def client_update(
+    received: rounds.Parts,
+    client_state: Any,
+    examples: Examples,
+    seed: tf.Tensor,
+    h: FedProxHparams,
+  ) -> ClientResult:
     start = received["model"]
     pull = local_training.Pull(tuple(h.mu * x for x in start), strength=h.mu)
     gradient_of = local_gradient and functools.partial(local_gradient, model, h)

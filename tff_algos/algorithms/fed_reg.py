@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import tensorflow as tf
 
@@ -16,7 +16,7 @@ from tff_algos.algorithms import fed_avg
 from tff_algos.client_data import Examples
 from tff_algos.client_work import gradients, local_training, pseudo_data, tree_math
 from tff_algos.client_work.local_sgd import PlainSgd
-from tff_algos.client_work.model_update import model_update
+from tff_algos.client_work.model_update import ClientResult, model_update
 from tff_algos.errors import InputError
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model, Weights
@@ -196,22 +196,32 @@ def build_client_update(
       "FedReg trains on the model's own predictions: give the model soft_targets."
     )
 
-  def soft_gradient(weights, x, targets, seed):
-    def losses_at(weights):
+  def soft_gradient(
+    weights: Weights, x: tf.Tensor, targets: tf.Tensor, seed: tf.Tensor
+  ) -> Weights:
+    def losses_at(weights: Weights) -> tf.Tensor:
       predictions = model.predict(weights, x, True, seed)
       return soft_targets.losses(targets, predictions)
 
     return gradients.mean_gradient(losses_at, weights)[0]
 
-  def client_update(received, client_state, examples, seed, h):
+  def client_update(
+    received: rounds.Parts,
+    client_state: Any,
+    examples: Examples,
+    seed: tf.Tensor,
+    h: FedRegHparams,
+  ) -> ClientResult:
     start = tuple(received["model"])
     if h.pseudo_steps:
       data = pseudo_data_of(model, start, examples, seed, h)
 
-    def between(share, weights):
+    def between(share: float | tf.Tensor, weights: Weights) -> Weights:
       return tuple(x + share * (w - x) for w, x in zip(weights, start))
 
-    def gradient_of(weights, batch):
+    def gradient_of(
+      weights: Weights, batch: local_training.Batch
+    ) -> tuple[Weights, tf.Tensor]:
       point = between(h.gamma, weights)
       gradient, loss = gradients.batch_gradient(model, point, *batch[1:])
       if modified_gradient and h.pseudo_steps:
@@ -222,10 +232,10 @@ def build_client_update(
         gradient = remove_component(gradient, hidden)
       return gradient, loss
 
-    def go_back(weights, batch):
+    def go_back(weights: Weights, batch: local_training.Batch) -> Weights:
       pseudo, middle = data.rows(batch.rows), between(0.5, weights)
 
-      def losses_at(weights):
+      def losses_at(weights: Weights) -> tf.Tensor:
         predictions = model.predict(weights, pseudo.perturbed_x, True, batch.seed)
         return model.example_losses(batch.y, predictions)
 

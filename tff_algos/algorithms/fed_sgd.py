@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import tensorflow as tf
 
+from tff_algos.client_data import Examples
 from tff_algos.client_work import gradients, local_training, tree_math
 from tff_algos.client_work.model_update import ClientResult, client_weight
 from tff_algos.hyper_parameters import HyperParameters, hparam
@@ -73,7 +74,13 @@ def build_fed_sgd(
       client's examples; default: that of their mean loss.
   """
 
-  def client_update(received, client_state, examples, seed, h):
+  def client_update(
+    received: rounds.Parts,
+    client_state: Any,
+    examples: Examples,
+    seed: tf.Tensor,
+    h: FedSgdHparams,
+  ) -> ClientResult:
     weights, n = received["model"], tf.shape(examples.y)[0]
     if local_gradient is None:
       gradient, loss = gradients.full_gradient(model, weights, examples, seed)
@@ -87,7 +94,12 @@ def build_fed_sgd(
       metrics=OrderedDict(loss=(loss, tf.cast(n, tf.float32))),
     )
 
-  def server_update(variables, aggregate, num_clients, h):
+  def server_update(
+    variables: rounds.ServerVariables,
+    aggregate: rounds.Parts,
+    num_clients: tf.Tensor,
+    h: FedSgdHparams,
+  ) -> rounds.ServerVariables:
     del num_clients
     moved = tree_math.add_scaled(variables.model, -h.learning_rate, aggregate["model"])
     return variables._replace(model=moved)

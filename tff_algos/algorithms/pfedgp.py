@@ -102,7 +102,9 @@ def build_pfedgp(
       features, support.y, kernel, hparams.alpha_epsilon
     )
 
-    def predict(weights, x, training, seed):
+    def predict(
+      weights: Weights, x: tf.Tensor, training: bool, seed: tf.Tensor
+    ) -> tf.Tensor:
       features = model.predict(weights, x, training, seed)
       return gaussian_process.logits(posterior, features, kernel, len(labels))
 
@@ -123,7 +125,7 @@ def _features(model: Model, weights: Weights, x: tf.Tensor) -> tf.Tensor:
 def _gradient(
   model: Model, h: Any, weights: Weights, batch: Batch
 ) -> tuple[Weights, tf.Tensor]:
-  def losses_at(weights):
+  def losses_at(weights: Weights) -> tf.Tensor:
     x = model.preprocess(batch.x)
     features = model.predict(weights, x, True, batch.seed)
     return gaussian_process.losses(features, batch.y, _kernel(h), h.alpha_epsilon)

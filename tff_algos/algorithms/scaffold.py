@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Optional
 import tensorflow as tf
 
 from tff_algos.algorithms import fed_avg
+from tff_algos.client_data import Examples
 from tff_algos.client_work import gradients, local_training, tree_math
-from tff_algos.client_work.model_update import model_update
+from tff_algos.client_work.model_update import ClientResult, model_update
 from tff_algos.errors import InputError
 from tff_algos.hyper_parameters import hparam
-from tff_algos.models.functional import Model
+from tff_algos.models.functional import Model, Weights
 from tff_algos.templates import composer, rounds
 from tff_algos.templates.algorithm import Algorithm
 
@@ -73,13 +74,19 @@ def build_scaffold(
   if num_clients < 1:
     raise InputError(f"num_clients must be at least 1; found {num_clients}.")
 
-  def zeros():
+  def zeros() -> Weights:
     return tree_math.zeros_like(model.initial_weights)
 
-  def distribute(variables):
+  def distribute(variables: rounds.ServerVariables) -> rounds.Parts:
     return OrderedDict(model=variables.model, control_variate=variables.extra)
 
-  def client_update(received, own_variate, examples, seed, h):
+  def client_update(
+    received: rounds.Parts,
+    own_variate: Weights,
+    examples: Examples,
+    seed: tf.Tensor,
+    h: ScaffoldHparams,
+  ) -> ClientResult:
     start, server_variate = received["model"], received["control_variate"]
     target = tree_math.subtract(own_variate, server_variate)
 
@@ -103,7 +110,12 @@ def build_scaffold(
       weight=OrderedDict(update.weight, control_variate=tf.constant(1.0)),
     )
 
-  def server_update(variables, aggregate, num_sampled, h):
+  def server_update(
+    variables: rounds.ServerVariables,
+    aggregate: rounds.Parts,
+    num_sampled: tf.Tensor,
+    h: ScaffoldHparams,
+  ) -> rounds.ServerVariables:
     moved = fed_avg.move_by_mean(variables, aggregate, num_sampled, h)
     return moved._replace(
       extra=tree_math.add_scaled(

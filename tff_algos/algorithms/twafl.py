@@ -17,8 +17,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.algorithms import fed_avg
+from tff_algos.client_data import Examples
 from tff_algos.client_work import local_training, tree_math
-from tff_algos.client_work.model_update import model_update
+from tff_algos.client_work.model_update import ClientResult, model_update
 from tff_algos.distributors.partial_broadcast import PartialBroadcast
 from tff_algos.errors import InputError
 from tff_algos.hyper_parameters import HyperParameters, hparam
@@ -176,7 +177,7 @@ def _factory(
       base=hparams.base, normalize=hparams.normalization == "weights", **changed
     )
 
-  def make(initial):
+  def make(initial: Weights) -> TemporalWeightingFactory:
     total = num_examples if by_examples else num_clients
     return TemporalWeightingFactory(
       initial, total_weight=total, sum_factory=sum_factory, **changed
@@ -194,10 +195,16 @@ def _build_layerwise(
   cut = {_SHALLOW: layers.shallow, _DEEP: layers.deep}
 
   def build_round(travelling: list[str]) -> rounds.Round:
-    def distribute(variables):
+    def distribute(variables: rounds.ServerVariables) -> rounds.Parts:
       return OrderedDict((part, cut[part](variables.model)) for part in travelling)
 
-    def client_update(received, own_deep, examples, seed, h):
+    def client_update(
+      received: rounds.Parts,
+      own_deep: Weights,
+      examples: Examples,
+      seed: tf.Tensor,
+      h: fed_avg.FedAvgHparams,
+    ) -> ClientResult:
       start = (*received[_SHALLOW], *received.get(_DEEP, own_deep))
       result = local_training.train_client(model, start, examples, h, seed)
       deep = layers.deep(result.weights)
@@ -208,7 +215,12 @@ def _build_layerwise(
         weight=OrderedDict((part, weight) for part in travelling),
       )
 
-    def server_update(variables, aggregate, num_clients, h):
+    def server_update(
+      variables: rounds.ServerVariables,
+      aggregate: rounds.Parts,
+      num_clients: tf.Tensor,
+      h: fed_avg.FedAvgHparams,
+    ) -> rounds.ServerVariables:
       change = [
         *aggregate[_SHALLOW],
         *aggregate.get(_DEEP, tree_math.zeros_like(layers.deep(variables.model))),

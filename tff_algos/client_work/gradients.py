@@ -41,7 +41,7 @@ def batch_gradient(
     scale: By what the gradient is multiplied.
   """
 
-  def losses_at(weights):
+  def losses_at(weights: Weights) -> tf.Tensor:
     predictions = model.predict(weights, model.preprocess(x), training, seed)
     return model.example_losses(y, predictions)
 
@@ -73,7 +73,9 @@ def full_gradient(
   n = tf.shape(examples.y)[0]
   seed = tf.random.experimental.stateless_fold_in(seed, _FULL_GRADIENT)
 
-  def body(start, total, loss):
+  def body(
+    start: tf.Tensor, total: Weights, loss: tf.Tensor
+  ) -> tuple[tf.Tensor, Weights, tf.Tensor]:
     x, y = examples.x[start : start + _CHUNK], examples.y[start : start + _CHUNK]
     chunk_seed = tf.random.experimental.stateless_fold_in(seed, start)
     gradient, chunk_loss = batch_gradient(model, weights, x, y, chunk_seed)
@@ -112,7 +114,9 @@ def sum_over_examples(
     training: Whether the model's random layers are at work.
   """
 
-  def body(i, total, loss):
+  def body(
+    i: tf.Tensor, total: Weights, loss: tf.Tensor
+  ) -> tuple[tf.Tensor, Weights, tf.Tensor]:
     key = tf.random.experimental.stateless_fold_in(seed, _EXAMPLE)
     key = tf.random.experimental.stateless_fold_in(key, i)
     gradient, example_loss = batch_gradient(

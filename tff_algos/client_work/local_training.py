@@ -148,7 +148,7 @@ def train_client(
     direct_step = _build_direct_step(model, hparams, pull)
   if gradient_of is None:
 
-    def gradient_of(weights, batch):
+    def gradient_of(weights: Weights, batch: Batch) -> tuple[Weights, tf.Tensor]:
       return gradients.batch_gradient(model, weights, batch.x, batch.y, batch.seed)
 
   n = tf.shape(examples.y)[0]
@@ -160,7 +160,9 @@ def train_client(
   num_epochs = hparams.epochs if only_epoch is None else 1
   first_step, num_steps = first_epoch * batches, num_epochs * batches
 
-  def body(step, weights, velocity, carry, loss):
+  def body(
+    step: tf.Tensor, weights: Weights, velocity: Weights, carry: Any, loss: tf.Tensor
+  ) -> tuple[tf.Tensor, Weights, Weights, Any, tf.Tensor]:
     epoch, place = step // batches, step % batches
     rows = order[epoch, place * batch_size : (place + 1) * batch_size]
     batch = Batch(
@@ -214,7 +216,7 @@ def _build_direct_step(
   if pull is not None:
     toward = tuple(hparams.learning_rate * t for t in pull.target)
 
-  def step(weights, batch):
+  def step(weights: Weights, batch: Batch) -> tuple[Weights, tf.Tensor]:
     way, loss = gradients.batch_gradient(
       model, weights, batch.x, batch.y, batch.seed, scale=hparams.learning_rate
     )

@@ -92,15 +92,20 @@ def make_pseudo_data(
   lengths = tf.stack([pseudo_step, perturbed_step])
   ones = [1] * (x.shape.rank - 1)
 
-  def predict(inputs):
+  def predict(inputs: tf.Tensor) -> tf.Tensor:
     return model.predict(start, inputs, False, seed)
 
-  def body(first, pseudo, targets, perturbed):
+  def body(
+    first: tf.Tensor,
+    pseudo: tf.TensorArray,
+    targets: tf.TensorArray,
+    perturbed: tf.TensorArray,
+  ) -> tuple[tf.Tensor, tf.TensorArray, tf.TensorArray, tf.TensorArray]:
     here = slice(first, first + _CHUNK)
     y, size = examples.y[here], tf.shape(examples.y[here])[0]
 
     # Both kinds in one batch: first the pseudo, then the perturbed data.
-    def twice(v):
+    def twice(v: tf.Tensor) -> tf.Tensor:
       return tf.concat([v, v], axis=0)
 
     labels, v = twice(y), twice(x[here])
@@ -122,7 +127,7 @@ def make_pseudo_data(
       perturbed.write(chunk, v[size:]),
     )
 
-  def empty():
+  def empty() -> tf.TensorArray:
     return tf.TensorArray(tf.float32, size=(n + _CHUNK - 1) // _CHUNK, infer_shape=False)
 
   _, *made = tf.while_loop(

@@ -62,15 +62,16 @@ def build_fisher(model: Model) -> Callable[[Weights, Sequence[str]], NDArray[np.
   """
 
   @tf.function(input_signature=[_specs_of(model), _PATH], autograph=False)
-  def of_client(weights, path):
+  def of_client(weights: Weights, path: tf.Tensor) -> tuple[Weights, tf.Tensor]:
     examples = client_data.read(path, model.example_spec)
     return sum_of_squares(model, weights, examples), tf.shape(examples.y)[0]
 
   of_client.get_concrete_function()  # Traced before several threads ask for it.
 
-  def fisher(weights, paths):
+  def fisher(weights: Weights, paths: Sequence[str]) -> NDArray[np.float64]:
     parts = [of_client(tuple(weights), tf.constant(path)) for path in paths]
-    return sum(_vector(total) for total, _ in parts) / sum(int(n) for _, n in parts)
+    total = sum(_vector(squares) for squares, _ in parts)
+    return np.asarray(total / sum(int(n) for _, n in parts))
 
   return fisher
 
@@ -108,7 +109,9 @@ def build_pseudo_fisher(
     input_signature=[_specs_of(model), _PATH, tf.TensorSpec([2], tf.int32)],
     autograph=False,
   )
-  def of_client(start, path, seed):
+  def of_client(
+    start: Weights, path: tf.Tensor, seed: tf.Tensor
+  ) -> tuple[Weights, Weights, tf.Tensor]:
     examples = client_data.read(path, model.example_spec)
     trained = train(OrderedDict(model=start), (), examples, seed, one_step)
     weights = tree_math.add(start, tuple(trained.message["model"]))
@@ -119,7 +122,7 @@ def build_pseudo_fisher(
 
   of_client.get_concrete_function()  # Traced before several threads ask for it.
 
-  def pseudo_fisher(start, client_input):
+  def pseudo_fisher(start: Weights, client_input: ClientInput) -> PseudoFisher:
     start = tuple(map(tf.convert_to_tensor, start))
     weights, total, n = of_client(start, *map(tf.constant, client_input))
     return PseudoFisher(weights, _vector(total) / int(n))

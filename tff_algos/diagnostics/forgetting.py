@@ -20,6 +20,7 @@ from tff_algos.client_work import tree_math
 from tff_algos.errors import InputError
 from tff_algos.models.functional import Model, Weights
 from tff_algos.simulation import evaluation
+from tff_algos.templates.rounds import ServerVariables
 from tff_algos.templates.stateful_process import StatefulProcess
 
 LocalModels = Callable[[Any, Sequence[Any], Sequence[ClientInput]], list[Weights]]
@@ -64,7 +65,9 @@ def build_local_models(model: Model, process: StatefulProcess) -> LocalModels:
     )
 
   @tf.function(autograph=False)
-  def train(variables, client_state, path, seed):
+  def train(
+    variables: ServerVariables, client_state: Any, path: tf.Tensor, seed: tf.Tensor
+  ) -> Weights:
     examples = client_data.read(path, model.example_spec)
     message = work(variables, client_state, examples, seed).message
     return tree_math.add(tuple(variables.model), tuple(message["model"]))
@@ -79,16 +82,21 @@ def build_local_models(model: Model, process: StatefulProcess) -> LocalModels:
     tf.TensorSpec([2], tf.int32),
   )
 
-  def local_models(variables, client_states, client_inputs):
+  def local_models(
+    variables: ServerVariables,
+    client_states: Sequence[Any],
+    client_inputs: Sequence[ClientInput],
+  ) -> list[Weights]:
     variables, client_states = tf.nest.map_structure(
       tf.convert_to_tensor, (variables, list(client_states))
     )
 
-    def arguments(client_state, client_input):
+    def arguments(client_state: Any, client_input: ClientInput) -> tuple[Any, ...]:
       return variables, client_state, *map(tf.constant, client_input)
 
-    def of_client(client_state, client_input):
-      return train(*arguments(client_state, client_input))
+    def of_client(client_state: Any, client_input: ClientInput) -> Weights:
+      trained: Weights = train(*arguments(client_state, client_input))
+      return trained
 
     for first in zip(client_states[:1], client_inputs):
       # Its containers may be others than above; traced before several threads ask for it.
@@ -118,7 +126,11 @@ def build_forgetting(
   """
   means = evaluation.build_means(model)
 
-  def measure(start, local_models, examples):
+  def measure(
+    start: Weights,
+    local_models: Sequence[Weights],
+    examples: Sequence[tuple[NDArray[Any], NDArray[Any]]],
+  ) -> Forgetting:
     before = [means(start, x, y)["loss"] for x, y in examples]
     after = [
       np.mean([means(local, x, y)["loss"] for local in local_models]) for x, y in examples

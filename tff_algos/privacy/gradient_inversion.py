@@ -187,13 +187,19 @@ def build_inversion(
       f"found examples of shape {tuple(shape)}."
     )
 
-  def objective_of(x, sent, y, seed):
+  def objective_of(
+    x: tf.Tensor, sent: Weights, y: tf.Tensor, seed: tf.Tensor
+  ) -> tf.Tensor:
     apart = distance(hparams.distance, simulate(Examples(x, y), seed), sent)
     return apart + hparams.tv_weight * total_variation(x)
 
   @tf.function(autograph=False)
-  def search(sent, y, seed, start):
-    def body(step, x, mean, square):
+  def search(
+    sent: Weights, y: tf.Tensor, seed: tf.Tensor, start: tf.Tensor
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    def body(
+      step: tf.Tensor, x: tf.Tensor, mean: tf.Tensor, square: tf.Tensor
+    ) -> tuple[tf.Tensor, ...]:
       with tf.GradientTape() as tape:
         tape.watch(x)
         objective = objective_of(x, sent, y, seed)

@@ -97,7 +97,7 @@ def build_client_evaluation(
     input_signature=[specs, tf.TensorSpec([], tf.string), tf.TensorSpec([2], tf.int32)],
     autograph=False,
   )
-  def totals(weights, path, seed):
+  def totals(weights: Weights, path: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
     examples = client_data.read(path, model.example_spec)
     if personal_model is not None:
       known, others = _halves(examples, seed)
@@ -214,7 +214,9 @@ def _rows(examples: Examples, rows: tf.Tensor) -> Examples:
 def _totals(model: Model, weights: Weights, examples: Examples) -> dict[str, tf.Tensor]:
   """Name to float64 (2,), total and count over the examples."""
 
-  def add_batch(start, sums):
+  def add_batch(
+    start: tf.Tensor, sums: dict[str, tf.Tensor]
+  ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
     x, y = (part[start : start + _BATCH] for part in examples)
     found = evaluation.batch_totals(model, weights, x, y)
     return start + _BATCH, {name: sums[name] + found[name] for name in sums}
@@ -239,7 +241,7 @@ def _personalize(
   n, size = tf.shape(examples.y)[0], personalization.batch_size
   size = n if size is None else tf.minimum(size, n)
 
-  def step(number, weights):
+  def step(number: tf.Tensor, weights: Weights) -> tuple[tf.Tensor, Weights]:
     batch = _rows(examples, (number * size + tf.range(size)) % n)
     key = tf.random.experimental.stateless_fold_in(seed, number)
     way, _ = gradients.batch_gradient(

@@ -13,7 +13,7 @@ import tensorflow as tf
 from numpy.typing import ArrayLike, NDArray
 
 from tff_algos import client_arrays
-from tff_algos.models.functional import Model, Weights
+from tff_algos.models.functional import MetricValue, Model, Weights
 
 _BATCH = 500
 
@@ -52,7 +52,7 @@ def batch_totals(
   for name, metric in model.metrics.items():
     values[name] = metric(y, predictions)
 
-  def total_and_count(value):
+  def total_and_count(value: MetricValue) -> tf.Tensor:
     pair = value if isinstance(value, tuple) else (value, tf.ones_like(value))
     # A float32 sum of thousands of terms would lose the last digits of an accuracy.
     return tf.stack([tf.reduce_sum(tf.cast(part, tf.float64)) for part in pair])
@@ -73,7 +73,9 @@ def build_means(model: Model) -> Callable[..., OrderedDict[str, float]]:
     ],
     autograph=False,
   )
-  def totals(weights, batch_x, batch_y):
+  def totals(
+    weights: Weights, batch_x: tf.Tensor, batch_y: tf.Tensor
+  ) -> dict[str, tf.Tensor]:
     return batch_totals(model, weights, batch_x, batch_y)
 
   totals.get_concrete_function()  # Traced before several threads ask for it.

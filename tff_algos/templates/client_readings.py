@@ -62,7 +62,7 @@ class FromFiles:
     self.input_type = tff.to_type(client_data.CLIENT_INPUT_TYPE)
 
     @tff.tensorflow.computation(self.input_type)
-    def read(client_input):
+    def read(client_input: client_data.ClientInput) -> client_data.Examples:
       return client_data.read(client_input.path, spec)
 
     self._read = read
@@ -104,7 +104,9 @@ class FromDatasets:
     self.input_type = tff.SequenceType(element_type)
 
     @tff.tensorflow.computation(self.input_type)
-    def read(dataset):
+    def read(
+      dataset: tf.data.Dataset,
+    ) -> tuple[client_data.Examples, tf.Tensor, tf.Tensor]:
       examples = _all_of(dataset, is_batched)
       has_examples = tf.shape(examples.y)[0] > 0
       key = content_key(examples)
@@ -113,7 +115,7 @@ class FromDatasets:
       return client_data.Examples(*padded), key, has_examples
 
     @tff.tensorflow.computation(SEED_TYPE, np.int32)
-    def fold(key, round_num):
+    def fold(key: tf.Tensor, round_num: tf.Tensor) -> tf.Tensor:
       return _fold(key, seed, round_num)
 
     self._read, self._fold = read, fold
@@ -156,7 +158,7 @@ def _is_batched(spec: ExampleSpec, element_spec: Any) -> bool:
 def _all_of(dataset: tf.data.Dataset, is_batched: bool) -> client_data.Examples:
   """All examples of a data set, of which there may be none."""
 
-  def no_example(spec):
+  def no_example(spec: tf.TensorSpec) -> tf.Tensor:
     return tf.zeros([0, *(spec.shape[1:] if is_batched else spec.shape)], spec.dtype)
 
   whole = dataset.rebatch(_ALL) if is_batched else dataset.batch(_ALL)

@@ -23,11 +23,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
+import tensorflow as tf
+
 from tff_algos import hyper_parameters
+from tff_algos.client_data import Examples
+from tff_algos.client_work.model_update import ClientResult
 from tff_algos.errors import InputError
 from tff_algos.models.functional import Model
 from tff_algos.templates.client_readings import ClientReading
-from tff_algos.templates.rounds import AggregationFactory, Round
+from tff_algos.templates.rounds import AggregationFactory, Round, ServerVariables
 
 if TYPE_CHECKING:
   from tff_algos.templates.stateful_process import StatefulProcess
@@ -81,7 +85,14 @@ def compose_process(
   exchanges = {k: Exchange(composition, kind, k) for k, kind in kinds.items()}
   composition.create_aggregators(exchanges.values())
 
-  def client_work(variables, client_state, examples, seed, *, kind=""):
+  def client_work(
+    variables: ServerVariables,
+    client_state: Any,
+    examples: Examples,
+    seed: tf.Tensor,
+    *,
+    kind: str = "",
+  ) -> ClientResult:
     this = kinds[kind]
     if this.estimation is not None:
       raise InputError(

@@ -48,14 +48,14 @@ class Composition:
     }
 
     @tff.tensorflow.computation
-    def init_variables():
+    def init_variables() -> ServerVariables:
       weights = tuple(tf.constant(w) for w in model.initial_weights)
       return ServerVariables(weights, init_server())
 
     init_hparams = tff.tensorflow.computation(self.constant_hparams)
 
     @tff.tensorflow.computation
-    def initialize_client():
+    def initialize_client() -> Any:
       own = init_client()
       if not self.memories:
         return own
@@ -94,7 +94,7 @@ class Composition:
           )
 
     @tff.federated_computation
-    def initialize():
+    def initialize() -> tff.Value:
       states = OrderedDict((part, p.initialize()) for part, p in self.processes.items())
       return tff.federated_zip(
         ServerState(
@@ -113,21 +113,23 @@ class Composition:
     state_type = self.state_type.member
 
     @tff.tensorflow.computation(state_type)
-    def get_model_weights(state):
+    def get_model_weights(state: ServerState) -> tff.learning.models.ModelWeights:
       return tff.learning.models.ModelWeights(state.variables.model, ())
 
     @tff.tensorflow.computation(state_type, get_model_weights.type_signature.result)
-    def set_model_weights(state, weights):
+    def set_model_weights(
+      state: ServerState, weights: tff.learning.models.ModelWeights
+    ) -> ServerState:
       return state._replace(
         variables=state.variables._replace(model=tuple(weights.trainable))
       )
 
     @tff.tensorflow.computation(state_type)
-    def get_hparams(state):
+    def get_hparams(state: ServerState) -> Mapping[str, tf.Tensor]:
       return state.hparams
 
     @tff.tensorflow.computation(state_type, self.hparams_type)
-    def set_hparams(state, values):
+    def set_hparams(state: ServerState, values: Mapping[str, tf.Tensor]) -> ServerState:
       return state._replace(hparams=values)
 
     return get_model_weights, set_model_weights, get_hparams, set_hparams

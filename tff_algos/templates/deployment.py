@@ -61,7 +61,7 @@ def device_form(process: StatefulProcess, rounds_done: int = 0) -> DeviceForm:
   brought_type, broadcast_type = form.work.type_signature.parameter
 
   @tff.tensorflow.computation(brought_type, broadcast_type)
-  def work(brought, broadcast):
+  def work(brought: tff.structure.Struct, broadcast: Any) -> DeviceWork:
     aggregated, *secure = whole.work(brought, broadcast)
     *aggregated, state = aggregated
     return DeviceWork((tuple(aggregated), *secure), state)
@@ -96,16 +96,18 @@ def _next_with_states(process: StatefulProcess, rounds_done: int) -> tff.Computa
   brought = OnDeviceInput(client_type.member, input_type.member)
 
   @tff.tensorflow.computation(client_type.member, client_type.member)
-  def last(one, other):
+  def last(one: Any, other: Any) -> Any:
     del one
     return other
 
   @tff.tensorflow.computation(client_type.member)
-  def same(one):
+  def same(one: Any) -> Any:
     return one
 
   @tff.federated_computation(state_type, tff.FederatedType(brought, tff.CLIENTS))
-  def next_fn(state, clients):
+  def next_fn(
+    state: tff.Value, clients: tff.Value
+  ) -> tuple[tff.Value, tuple[tff.Value, tff.Value]]:
     output = round_fn(state, clients.state, clients.data)
     first = process.initialize_client()
     kept = tff.federated_aggregate(output.client_states, first, last, last, same)

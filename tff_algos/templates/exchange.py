@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,11 @@ from tff_algos.templates.ledger import Ledger, RoundTraffic
 from tff_algos.templates.rounds import (
   ClientUpdate,
   Estimation,
+  Parts,
   Round,
   RoundOutput,
   ServerState,
+  ServerVariables,
   create_process,
   mean,
 )
@@ -39,7 +42,7 @@ class Exchange:
       known_type["medians"] = own.medians_type
 
     @tff.tensorflow.computation(tff.to_type(known_type))
-    def send(known):
+    def send(known: Mapping[str, Any]) -> Mapping[str, Any]:
       sent = OrderedDict(
         parts=kind.distribute(known["variables"]), hparams=known["hparams"]
       )
@@ -89,7 +92,13 @@ class Exchange:
       client_readings.SEED_TYPE,
     )
     @tf.function(autograph=False)
-    def client_work(received, estimates, client_state, examples, seed):
+    def client_work(
+      received: Mapping[str, Any],
+      estimates: Parts | tuple[()],
+      client_state: Any,
+      examples: client_data.Examples,
+      seed: tf.Tensor,
+    ) -> client_results.ClientWorkOutput:
       examples = client_data.Examples(*examples)
       h = hyper_parameters.with_values(own.hparams, received["hparams"])
       parts = OrderedDict([*received["parts"].items(), *dict(estimates).items()])
@@ -128,7 +137,9 @@ class Exchange:
       tff.FederatedType(own.client_type, tff.CLIENTS),
       tff.FederatedType(reading.input_type, tff.CLIENTS),
     )
-    def next_fn(state, client_states, client_inputs):
+    def next_fn(
+      state: tff.Value, client_states: tff.Value, client_inputs: tff.Value
+    ) -> RoundOutput:
       known = OrderedDict(
         variables=state.variables, hparams=state.hparams, round_num=state.round_num
       )
@@ -138,7 +149,7 @@ class Exchange:
       received = tff.federated_broadcast(to_send)
       read = reading.read(client_inputs, state.round_num)
 
-      def work_by(computation, known):
+      def work_by(computation: tff.Computation, known: tff.Value) -> tff.Value:
         given = received, known, client_states, read.examples, read.seeds
         done = tff.federated_map(computation, given)
         if read.has_examples is None:
@@ -241,7 +252,9 @@ class Exchange:
 
     @tff.tensorflow.computation(own.state_type.member, aggregate_type, np.int32)
     @tf.function(autograph=False)
-    def server_work(state, aggregate, num_clients):
+    def server_work(
+      state: ServerState, aggregate: Parts, num_clients: tf.Tensor
+    ) -> tuple[ServerVariables, tf.Tensor]:
       h = hyper_parameters.with_values(own.hparams, state.hparams)
       changes = OrderedDict()
       for part in self._parts():

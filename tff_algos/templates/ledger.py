@@ -46,7 +46,9 @@ def bytes_per_client(next_computation: tff.Computation) -> RoundTraffic:
   down: collections.Counter[str] = collections.Counter()
   up: collections.Counter[str] = collections.Counter()
 
-  def visit(node):
+  def visit(
+    node: tff.framework.ComputationBuildingBlock,
+  ) -> tuple[tff.framework.ComputationBuildingBlock, bool]:
     if isinstance(node, tff.framework.Call) and isinstance(
       node.function, tff.framework.Intrinsic
     ):

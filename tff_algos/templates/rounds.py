@@ -45,8 +45,8 @@ class ServerState(NamedTuple):
   """
 
   variables: ServerVariables
-  aggregator: Any
-  hparams: Any
+  aggregator: Mapping[str, Any]
+  hparams: Mapping[str, Any]
   round_num: Any
 
 

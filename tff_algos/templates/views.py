@@ -83,7 +83,9 @@ def as_learning_process(
   state_type, _, input_type = process.next.type_signature.parameter
 
   @tff.federated_computation(state_type, input_type)
-  def next_fn(state, client_inputs):
+  def next_fn(
+    state: tff.Value, client_inputs: tff.Value
+  ) -> tff.learning.templates.LearningProcessOutput:
     nothing = tff.federated_eval(process.initialize_client, tff.CLIENTS)
     output = process.next(state, nothing, client_inputs)
     return tff.learning.templates.LearningProcessOutput(output.state, output.metrics)
@@ -113,7 +115,7 @@ def on_device_next(process: StatefulProcess, rounds_done: int = 0) -> tff.Comput
   brought = OnDeviceInput(client_type.member, input_type.member)
 
   @tff.federated_computation(state_type, tff.FederatedType(brought, tff.CLIENTS))
-  def next_fn(state, clients):
+  def next_fn(state: tff.Value, clients: tff.Value) -> tuple[tff.Value, tff.Value]:
     output = round_fn(state, clients.state, clients.data)
     return output.state, output.metrics
 
@@ -137,12 +139,12 @@ def from_learning_process(
   input_type = tff.to_type(client_data.CLIENT_INPUT_TYPE)
 
   @tff.tensorflow.computation(input_type)
-  def read_dataset(client_input):
+  def read_dataset(client_input: client_data.ClientInput) -> tf.data.Dataset:
     examples = client_data.read(client_input.path, example_spec)
     return make_dataset(examples, client_input.seed)
 
   @tff.tensorflow.computation
-  def initialize_client():
+  def initialize_client() -> tuple[()]:
     return ()
 
   client_type = tff.FederatedType(initialize_client.type_signature.result, tff.CLIENTS)
@@ -152,7 +154,9 @@ def from_learning_process(
     client_type,
     tff.FederatedType(input_type, tff.CLIENTS),
   )
-  def next_fn(state, client_states, client_inputs):
+  def next_fn(
+    state: tff.Value, client_states: tff.Value, client_inputs: tff.Value
+  ) -> RoundOutput:
     output = process.next(state, tff.federated_map(read_dataset, client_inputs))
     return RoundOutput(output.state, client_states, output.metrics)
 
