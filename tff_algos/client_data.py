@@ -76,20 +76,27 @@ def read(path: tf.Tensor, spec: ExampleSpec) -> Examples:
     tf.errors.InvalidArgumentError: When run, if the file is empty or its length does not
       fit the model's example.
   """
+  return parse(tf.io.read_file(path), path, spec)
+
+
+def parse(content: tf.Tensor, path: tf.Tensor, spec: ExampleSpec) -> Examples:
+  """The examples that a file's content holds; its path is for the message of `read`."""
   # Few operations: for a client with few examples, each costs as much as a step.
-  content = tf.io.read_file(path)
   raw = tf.io.decode_raw(content, tf.uint8)
-  # Not `tf.strings.length`, which is wrong beyond 2 GiB.
-  length = tf.size(raw, tf.int64)
-  n = tf.io.decode_raw(content, tf.int64, fixed_length=_HEADER_BYTES)[0]
-  x_bytes, y_bytes = n * _bytes_of(spec.x), n * _bytes_of(spec.y)
+  # By the length alone, which is the same for all clients that a runtime vectorises. Not
+  # `tf.strings.length`, which is wrong beyond 2 GiB.
+  length = tf.size(raw, tf.int64) - _HEADER_BYTES
+  x_bytes, y_bytes = _bytes_of(spec.x), _bytes_of(spec.y)
+  n = length // (x_bytes + y_bytes)
+  written = tf.io.decode_raw(content, tf.int64, fixed_length=_HEADER_BYTES)[0]
   # Not `==`: in the graphs that TFF traces it compares identities.
   fits = tf.debugging.Assert(
-    (n > 0) & tf.equal(_HEADER_BYTES + x_bytes + y_bytes, length),
+    (written > 0) & tf.equal(written * (x_bytes + y_bytes), length),
     ["Not a client file of this model's examples, or an empty one:", path],
   )
+  end = _HEADER_BYTES + n * x_bytes
   with tf.control_dependencies([fits]):
-    _, x, y = tf.split(raw, [_HEADER_BYTES, x_bytes, y_bytes])
+    x, y = raw[_HEADER_BYTES:end], raw[end:]
   return Examples(_from_bytes(x, spec.x), _from_bytes(y, spec.y))
 
 
@@ -275,8 +282,7 @@ def _stamp(path: str) -> _Stamp:
 
 
 def _file_name(place: int) -> str:
-  folder = f"{place // _FILES_IN_FOLDER:04d}"
-  return os.path.join(folder, f"{place:07d}{_SUFFIX}")
+  return f"{place // _FILES_IN_FOLDER:04d}/{place:07d}{_SUFFIX}"
 
 
 def write_clients(

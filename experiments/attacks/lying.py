@@ -23,12 +23,12 @@ from tasks import registry as tasks_registry
 from tff_algos import durable_files
 from tff_algos.aggregators import table as aggregators
 from tff_algos.algorithms import registry as algorithms_registry
-from tff_algos.client_data import ClientDirectory, ClientInput
+from tff_algos.client_data import ClientDirectory
 from tff_algos.errors import InputError
 from tff_algos.models.functional import Weights
 from tff_algos.runtimes import in_process
 from tff_algos.runtimes import runtime as runtimes
-from tff_algos.simulation import cohorts, evaluation, seeds
+from tff_algos.simulation import client_inputs, cohorts, evaluation
 from tff_algos.simulation.client_files import ClientFiles
 from tff_algos.templates.stateful_process import StatefulProcess
 
@@ -98,10 +98,7 @@ def train(
       len(clients), population.clients_per_round, seed, done
     )
     ids = [clients.ids[place] for place in cohort]
-    inputs = [
-      ClientInput(clients.path(client), seeds.client_seed(seed, done, place))
-      for client, place in zip(ids, cohort)
-    ]
+    inputs = client_inputs.of_cohort(clients, cohort, seed, done)
     with files.read_in(done + 1, ids):
       output = process.next_of(done)(
         state, [states.get(place, initial) for place in cohort], inputs

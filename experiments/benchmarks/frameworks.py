@@ -173,16 +173,11 @@ class Ours(Framework):
 
   def inputs(self, round_num: int) -> list[Any]:
     """What the clients of the round's cohort are handed."""
-    from tff_algos.client_data import ClientInput
-    from tff_algos.simulation.seeds import client_seed
+    from tff_algos.simulation import client_inputs
 
-    return [
-      ClientInput(
-        self._clients.path(self._clients.ids[place]),
-        client_seed(_SEED, round_num, place),
-      )
-      for place in self._cohort(round_num)
-    ]
+    return client_inputs.of_cohort(
+      self._clients, self._cohort(round_num), _SEED, round_num
+    )
 
   def weights(self) -> list[np.ndarray]:
     """The model's weights now."""

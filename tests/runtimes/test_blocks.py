@@ -14,7 +14,13 @@ import tensorflow_federated as tff
 import tff_algos
 from tasks.models import cnn
 from tff_algos.algorithms import registry
-from tff_algos.runtimes import blocks, execution, planning
+from tff_algos.runtimes import (
+  blocks,
+  execution,
+  planning,
+  private_apis,
+  vectorised_forms,
+)
 
 _SPEC = tff_algos.ExampleSpec(tf.TensorSpec([5], tf.float32), tf.TensorSpec([], tf.int32))
 _SIZES = (4, 7, 4, 4, 2, 7, 4)
@@ -280,6 +286,46 @@ def test_a_reading_may_depend_on_what_was_broadcast(few_are_enough):
     assert compute_the_same([1, 3, 2], 10) == ([145] * 3, [1, 3, 2])
 
 
+def _byte_sum(text):
+  return tf.reduce_sum(tf.cast(tf.io.decode_raw(text, tf.uint8), tf.int32))
+
+
+def test_contents_of_different_lengths_are_decoded(few_are_enough, monkeypatch):
+  """Those that were read, and strings that were given, of which each batch has one."""
+  load = tff.tensorflow.computation(
+    lambda n: tf.strings.reduce_join(tf.fill([n], "ab")), np.int32
+  )
+  total = tff.tensorflow.computation(
+    lambda text, name: _byte_sum(text) + 1000 * _byte_sum(name), (np.str_, np.str_)
+  )
+  plans, original = [], blocks.plan
+  monkeypatch.setattr(
+    blocks, "plan", lambda *a, **k: plans.append(original(*a, **k)) or plans[-1]
+  )
+
+  @tff.federated_computation(
+    tff.FederatedType(np.int32, tff.CLIENTS), tff.FederatedType(np.str_, tff.CLIENTS)
+  )
+  def compute(numbers, names):
+    return tff.federated_map(total, (tff.federated_map(load, numbers), names))
+
+  numbers, names = [3, 1, 3, 3, 20], ["x", "yy", "yy", "z", "x"]
+  with tff_algos.create_runtime():
+    found = compute(numbers, names)
+  assert all(plans) and len(plans) == 1
+  assert found == [
+    n * sum(b"ab") + 1000 * sum(name.encode()) for n, name in zip(numbers, names)
+  ]
+
+
+def test_refuses_files_of_another_model(process_of, monkeypatch, tmp_path):
+  spec = _SPEC._replace(x=tf.TensorSpec([6], tf.float32))
+  data = {c: (np.zeros((3, 6)), np.zeros(3, np.int32)) for c in "abcdefg"}
+  clients = tff_algos.write_clients(str(tmp_path), data, spec)
+  with pytest.raises(tf.errors.InvalidArgumentError, match="Not a client file of this"):
+    _run(process_of("scaffold"), clients, monkeypatch, in_blocks=True)
+
+
 # --- What TensorFlow cannot vectorise by itself ----------------------------------------
 
 
@@ -297,3 +343,28 @@ def test_vectorised_sort_is_stable():
     lambda v: tf.vectorized_map(lambda row: tf.argsort(row, stable=True), v)
   )(values)
   np.testing.assert_array_equal(found, np.argsort(values, axis=1, kind="stable"))
+
+
+@pytest.mark.parametrize("takes", ["TTT", "FFF", "TFT"])
+def test_vectorised_choice_between_branches(takes):
+  values = tf.constant([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+  conditions = tf.constant([take == "T" for take in takes])
+
+  def choose(own):
+    value, condition = own
+    return tf.cond(condition, lambda: (value, value[0]), lambda: (-value, 2 * value[1]))
+
+  def all_at_once(*own):
+    with private_apis.forms_for_own_inputs(vectorised_forms.FORMS_FOR_OWN_INPUTS):
+      return tf.vectorized_map(choose, own)
+
+  found = tf.function(all_at_once)(values, conditions)
+  expected = [choose(own) for own in zip(values, conditions)]
+  for part, parts in zip(found, zip(*expected)):
+    np.testing.assert_array_equal(part, tf.stack(parts))
+
+
+def test_forms_for_strings_of_one_length_are_there_in_a_trace_only():
+  with private_apis.forms_for_own_inputs(vectorised_forms.FORMS_FOR_OWN_INPUTS):
+    assert private_apis.has_vectorised_form("DecodeRaw")
+  assert not private_apis.has_vectorised_form("DecodeRaw")

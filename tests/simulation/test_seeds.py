@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import zlib
 
 import numpy as np
 from hypothesis import given, settings
@@ -50,3 +51,23 @@ def test_seeds_of_clients_do_not_depend_on_the_order_of_the_calls():
   forward = [tuple(seeds.client_seed(*key)) for key in keys]
   backward = [tuple(seeds.client_seed(*key)) for key in reversed(keys)]
   assert forward == backward[::-1]
+
+
+@given(_NATURALS, st.integers(0, 2**33), st.lists(_NATURALS, max_size=5))
+def test_seeds_of_a_cohort_are_those_of_its_clients(seed, round_num, places):
+  """Numbers of more than 32 bits too, of which NumPy makes several words."""
+  found = seeds.client_seeds(seed, round_num, places)
+  expected = [seeds.client_seed(seed, round_num, place) for place in places]
+  assert len(found) == len(places)
+  for one, other in zip(found, expected):
+    assert one.dtype == other.dtype
+    np.testing.assert_array_equal(one, other)
+
+
+@given(st.lists(st.lists(st.integers(0, 2**32 - 1), min_size=3, max_size=3)))
+def test_many_small_numbers_at_once_are_what_numpy_makes_of_each(keys):
+  for seed, round_num, place in keys:
+    [found] = seeds.client_seeds(seed, round_num, [place])
+    entropy = [seed, zlib.crc32(b"client"), round_num, place]
+    expected = np.random.SeedSequence(entropy).generate_state(2, np.uint32)
+    np.testing.assert_array_equal(found.view(np.uint32), expected)

@@ -155,7 +155,6 @@ def train_client(
   batch_size = n if hparams.batch_size is None else hparams.batch_size
   batches = steps_of_epoch(examples, hparams)
   order = batch_order(seed, n, hparams.epochs)
-  step_seed = tf.random.experimental.stateless_fold_in(seed, _STEP)
   first_epoch = only_epoch or 0
   num_epochs = hparams.epochs if only_epoch is None else 1
   first_step, num_steps = first_epoch * batches, num_epochs * batches
@@ -163,6 +162,8 @@ def train_client(
   def body(
     step: tf.Tensor, weights: Weights, velocity: Weights, carry: Any, loss: tf.Tensor
   ) -> tuple[tf.Tensor, Weights, Weights, Any, tf.Tensor]:
+    # In here, as what nobody uses in a loop is cut from it.
+    step_seed = tf.random.experimental.stateless_fold_in(seed, _STEP)
     epoch, place = step // batches, step % batches
     rows = order[epoch, place * batch_size : (place + 1) * batch_size]
     batch = Batch(

@@ -6,9 +6,9 @@ every operation is started once for all clients of a block.
 
 The rule, which looks at the computation, and at whether clients work on GPUs:
 
-- The clients' work begins with a map to values whose first dimensions are unknown, such
-  as the examples read from a file. All of it that follows is vectorised; only clients
-  whose values have the same shapes share a batch, so nothing is padded.
+- The clients' work begins with a map to values of unknown sizes: a file's content, or
+  tensors whose first dimensions are unknown. All of it that follows is vectorised; only
+  clients whose values have the same sizes share a batch, so nothing is padded.
 - Every operation of the work is one that is as fast for many clients at once. On a CPU
   this leaves out convolutions, whose weights differ within a batch (`convolutions`).
 - The broadcast, which is copied for every client, is not too large, and the round has
@@ -34,6 +34,7 @@ from tff_algos.runtimes import (
   random_draws,
   tracing,
   values,
+  vectorised_forms,
 )
 from tff_algos.runtimes.planning import Node
 
@@ -85,6 +86,11 @@ _FAST_WITHOUT_CONVERTER = {
 # Normal numbers, and many of any kind, are drawn for one client after another, which is
 # cheap beside what else is saved.
 _DRAWS = {*random_draws.FORMS, "StatelessRandomNormalV2"}
+_ALWAYS_FAST = {
+  *(*_FAST_WITHOUT_CONVERTER, *_DRAWS, *vectorised_forms.FORMS_FOR_OWN_INPUTS)
+}
+
+_FORMS_FOR_OWN_INPUTS = {**convolutions.FORMS, **vectorised_forms.FORMS_FOR_OWN_INPUTS}
 
 
 class Blocks:
@@ -156,7 +162,7 @@ class Blocks:
     self, shared: Mapping[Node, list[tf.Tensor]], own: Mapping[Node, list[tf.Tensor]]
   ) -> dict[Node, list[tf.Tensor]]:
     *read, lengths = self._read(*self._arguments(self._reading.inputs, shared, own))
-    lengths = lengths.numpy()
+    lengths = np.concatenate([lengths, *_lengths_of_strings(own)], axis=1)
     groups: dict[bytes, list[int]] = {}
     for client, row in enumerate(lengths):
       groups.setdefault(row.tobytes(), []).append(client)
@@ -227,27 +233,44 @@ class Blocks:
       tf.TensorArray(s.dtype, num_clients, infer_shape=False, element_shape=s.shape)
       for s in self._shapes
     ]
-    lengths = tf.TensorArray(tf.int32, num_clients, element_shape=[len(arrays)])
+    # Few operations: each costs a client a microsecond.
+    lengths = [
+      tf.TensorArray(tf.int32, num_clients, element_shape=[])
+      for s in self._shapes
+      if values.is_ragged_shape(s.shape)
+    ]
 
     def read_one(
-      client: tf.Tensor, lengths: tf.TensorArray, *arrays: tf.TensorArray
+      client: tf.Tensor, lengths: list[tf.TensorArray], arrays: list[tf.TensorArray]
     ) -> tuple[Any, ...]:
       leaves = (v if shared else v[client] for v, shared in zip(flat, is_shared))
       read = [v for node in self._reading.trace(*leaves) for v in node]
-      first = [tf.shape(v)[0] if v.shape.rank else tf.constant(1) for v in read]
-      written = (a.write(client, v) for a, v in zip(arrays, read))
-      return client + 1, lengths.write(client, tf.stack(first)), *written
+      ragged = [v for v, s in zip(read, self._shapes) if values.is_ragged_shape(s.shape)]
+      return (
+        client + 1,
+        [length.write(client, tf.shape(v)[0]) for length, v in zip(lengths, ragged)],
+        [array.write(client, v) for array, v in zip(arrays, read)],
+      )
 
-    _, lengths, *arrays = tf.while_loop(
+    _, lengths, arrays = tf.while_loop(
       lambda client, *_: client < num_clients,
       read_one,
-      (tf.constant(0), lengths, *arrays),
+      (tf.constant(0), lengths, arrays),
     )
     joined = [
       a.concat() if values.is_ragged_shape(s.shape) else a.stack()
       for a, s in zip(arrays, self._shapes)
     ]
-    return [*joined, lengths.stack()]
+    counts = iter(lengths)
+    sizes = [
+      next(counts).stack()
+      if values.is_ragged_shape(s.shape)
+      else tf.strings.length(v)
+      if s.dtype == tf.string
+      else tf.ones([num_clients], tf.int32)
+      for v, s in zip(joined, self._shapes)
+    ]
+    return [*joined, tf.stack(sizes, axis=1)]
 
   def _trace_work(self, *flat: tf.Tensor) -> Any:
     is_shared = _is_shared(self._work.inputs)
@@ -259,7 +282,7 @@ class Blocks:
         *(v if shared else next(leaves) for v, shared in zip(flat, is_shared))
       )
 
-    with private_apis.forms_for_own_inputs(convolutions.FORMS):
+    with private_apis.forms_for_own_inputs(_FORMS_FOR_OWN_INPUTS):
       return tf.vectorized_map(work, own)
 
 
@@ -293,12 +316,21 @@ def plan(
 
 def stack(node: Node, of_clients: list[list[Any]]) -> list[tf.Tensor]:
   """The leaves of a node's values of several clients, stacked."""
-  return [
-    tf.constant([values.fitting(spec, v) for v in leaves], spec.dtype)
-    if spec.dtype == tf.string
-    else tf.constant(np.stack([np.asarray(values.fitting(spec, v)) for v in leaves]))
-    for spec, leaves in zip(values.specs_of(node.type), zip(*of_clients))
-  ]
+  stacked = []
+  for spec, leaves in zip(values.specs_of(node.type), zip(*of_clients)):
+    fitting = list(map(values.fitter(spec), leaves))
+    if spec.dtype != tf.string:
+      fitting = np.stack(list(map(np.asarray, fitting)))
+    stacked.append(tf.constant(fitting, spec.dtype))
+  return stacked
+
+
+def _lengths_of_strings(
+  own: Mapping[Node, list[tf.Tensor]],
+) -> list[npt.NDArray[np.int32]]:
+  """Each (clients, n): what is made of strings may depend on their lengths too."""
+  strings = (v for leaves in own.values() for v in leaves if v.dtype == tf.string)
+  return [np.reshape(tf.strings.length(v), (len(v), -1)) for v in strings]
 
 
 def _is_shared(inputs: list[Node]) -> list[bool]:
@@ -323,48 +355,12 @@ def _is_fast(graph_def: tf.compat.v1.GraphDef, on_gpu: bool) -> bool:
 
 
 def _is_fast_operation(node: tf.compat.v1.NodeDef, on_gpu: bool) -> bool:
-  if node.op in _FAST_WITHOUT_CONVERTER or node.op in _DRAWS:
+  if node.op in _ALWAYS_FAST:
     return True
   if on_gpu and _FAST_ON_GPU.fullmatch(node.op):
     return node.op not in convolutions.FORMS or convolutions.is_known(node.attr)
   return private_apis.has_vectorised_form(node.op) and not _SLOW.search(node.op)
 
 
-def _l2_loss(pfor_input: Any) -> Any:
-  value = pfor_input.stacked_input(0)
-  flat = tf.reshape(value, [tf.shape(value)[0], -1])
-  return private_apis.stacked(tf.reduce_sum(flat * flat, 1) / 2)
-
-
-def _top_k(pfor_input: Any) -> list[Any]:
-  found = tf.math.top_k(
-    pfor_input.stacked_input(0),
-    pfor_input.unstacked_input(1),
-    sorted=pfor_input.get_attr("sorted"),
-  )
-  return [private_apis.stacked(part) for part in found]
-
-
-def _transform_pictures(pfor_input: Any) -> Any:
-  pfor_input.stack_inputs([0, 1])
-  pictures, transforms = pfor_input.stacked_input(0), pfor_input.stacked_input(1)
-  shape = tf.shape(pictures)
-  # One for all pictures of a client, or one for each.
-  transforms = tf.broadcast_to(transforms, [shape[0], shape[1], 8])
-  found = tf.raw_ops.ImageProjectiveTransformV3(
-    images=tf.reshape(pictures, tf.concat([[-1], shape[2:]], 0)),
-    transforms=tf.reshape(transforms, [-1, 8]),
-    output_shape=pfor_input.unstacked_input(2),
-    fill_value=pfor_input.unstacked_input(3),
-    interpolation=pfor_input.get_attr("interpolation").decode(),
-    fill_mode=pfor_input.get_attr("fill_mode").decode(),
-  )
-  of_each = tf.concat([shape[:2], tf.shape(found)[1:]], 0)
-  return private_apis.stacked(tf.reshape(found, of_each))
-
-
-for _name, _form in random_draws.FORMS.items():
+for _name, _form in {**random_draws.FORMS, **vectorised_forms.FORMS}.items():
   private_apis.add_vectorised_form(_name, _form)
-private_apis.add_vectorised_form("ImageProjectiveTransformV3", _transform_pictures)
-private_apis.add_vectorised_form("L2Loss", _l2_loss)
-private_apis.add_vectorised_form("TopKV2", _top_k)

@@ -206,18 +206,26 @@ class Step:
 
 
 def readings_of(nodes: list[Node]) -> list[Node]:
-  """Maps to values whose first dimensions, and only these, are unknown beforehand."""
-  return [n for n in nodes if n.kind == "map" and _is_ragged(n.type)]
+  """The first maps to values whose sizes, and only these, are unknown beforehand.
+
+  A first dimension is, and a string's length. What is made of such a value is no reading.
+  """
+  found = [n for n in nodes if n.kind == "map" and _is_of_unknown_size(n.type)]
+  return [n for n in found if not any(other in found for other in reachable(n.inputs))]
 
 
-def _is_ragged(t: tff.Type) -> bool:
-  shapes = [s.shape for s in values.specs_of(t)]
+def _is_of_unknown_size(t: tff.Type) -> bool:
+  specs = values.specs_of(t)
+  strings = [s for s in specs if s.dtype == tf.string]
+  shapes = [s.shape for s in specs if s.dtype != tf.string]
   rest_is_known = all(s.rank is not None and None not in s[1:].as_list() for s in shapes)
-  return rest_is_known and any(map(values.is_ragged_shape, shapes))
+  are_scalars = all(s.shape.rank == 0 for s in strings)
+  is_unknown = bool(strings) or any(map(values.is_ragged_shape, shapes))
+  return rest_is_known and are_scalars and is_unknown
 
 
 def reachable(
-  nodes: list[Node], is_given: Callable[[Node], bool] = lambda node: False
+  nodes: Iterable[Node], is_given: Callable[[Node], bool] = lambda node: False
 ) -> list[Node]:
   """The nodes that some depend on, and these themselves; none beyond those given."""
   found: dict[Node, None] = {}

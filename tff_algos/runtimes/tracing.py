@@ -24,20 +24,25 @@ class Function:
 
   def __init__(self, function: Callable[..., Any], specs: list[tf.TensorSpec]):
     self._function, self._specs = function, specs
-    self._traced: Optional[Any] = None
+    self._traced: Optional[tuple[Any, Callable[..., Any]]] = None
     self._tracing = threading.Lock()
 
   def trace(self) -> Any:
     """The concrete function."""
+    return self._trace()[0]
+
+  def _trace(self) -> tuple[Any, Callable[..., Any]]:
     with self._tracing:
       if self._traced is None:
         traced = tf.function(self._function, input_signature=self._specs, autograph=False)
-        self._traced = traced.get_concrete_function()
+        concrete = traced.get_concrete_function()
+        self._traced = concrete, private_apis.flat_call(concrete)
       return self._traced
 
   def __call__(self, *leaves: tf.Tensor) -> Sequence[Any]:
     """The results for some leaves, nested as the function gives them."""
-    results: Sequence[Any] = self.trace()(*leaves)
+    _, call = self._trace()
+    results: Sequence[Any] = call(*leaves)
     return results
 
 

@@ -58,6 +58,8 @@ def flattener(t: tff.Type) -> Callable[[Any], list[Any]]:
     elements = list(tff.structure.iter_elements(t))
     names = [name for name, _ in elements]
     parts = [flattener(element) for _, element in elements]
+    if all(isinstance(element, tff.TensorType) for _, element in elements):
+      return lambda value: _elements(value, names, t)
     return lambda value: [
       leaf for part, v in zip(parts, _elements(value, names, t)) for leaf in part(v)
     ]
@@ -78,7 +80,9 @@ def _variant(value: Any, t: tff.SequenceType) -> Any:
 
 
 def _elements(value: Any, names: list[Optional[str]], t: tff.Type) -> list[Any]:
-  if isinstance(value, tuple) and getattr(value, "_fields", None) == (*names,):
+  # What most clients give, told fast.
+  is_named = isinstance(value, tuple) and getattr(value, "_fields", ()) == (*names,)
+  if is_named and len(value) == len(names):
     return list(value)
   fields = _fields(value)
   if fields is not None and all(names) and all(name for name, _ in fields):
@@ -150,6 +154,22 @@ def fitting(spec: tf.TensorSpec, leaf: Any) -> Any:
   if not is_held.all():
     raise _unfit(spec, f"{array[~is_held][0]}, which is no {spec.dtype.name}")
   return cast
+
+
+def fitter(spec: tf.TensorSpec) -> Callable[[Any], Any]:
+  """`fitting` for the leaves of many clients; fast for those that are just right."""
+  shape = tuple(spec.shape.as_list()) if spec.shape.rank is not None else None
+  if spec.dtype == tf.string and shape == ():
+    return lambda leaf: leaf if isinstance(leaf, (str, bytes)) else fitting(spec, leaf)
+  dtype = spec.dtype.as_numpy_dtype
+
+  def fit(leaf: Any) -> Any:
+    is_right = (
+      isinstance(leaf, np.ndarray) and leaf.shape == shape and leaf.dtype == dtype
+    )
+    return leaf if is_right else fitting(spec, leaf)
+
+  return fit
 
 
 _WITH_SHAPE = (tf.Tensor, np.ndarray, np.generic)

@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 from tff_algos import client_data
 from tff_algos.client_data import ClientDirectory, ClientInput
 from tff_algos.errors import InputError
-from tff_algos.simulation import cohorts, seeds
+from tff_algos.simulation import client_inputs, cohorts
 
 
 class ClientSource(tff.program.FederatedDataSource):
@@ -71,13 +71,7 @@ class ClientSourceIterator(tff.program.FederatedDataSourceIterator):
     places = self.next_places(len(self._clients) if k is None else k)
     ids = [self._clients.ids[place] for place in places]
     self._clients.check_files(ids, f" in round {self._rounds_done + 1}")
-    inputs = [
-      ClientInput(
-        self._clients.path(client),
-        seeds.client_seed(self._seed, self._rounds_done, place),
-      )
-      for client, place in zip(ids, places)
-    ]
+    inputs = client_inputs.of_cohort(self._clients, places, self._seed, self._rounds_done)
     self._rounds_done += 1
     return inputs
 

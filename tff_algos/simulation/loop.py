@@ -17,12 +17,12 @@ from tff_algos.simulation import (
   best_round,
   checkpoints,
   client_evaluation,
+  client_inputs,
   cohorts,
   divergence,
   measurements,
   origin,
   schedules,
-  seeds,
   traffic,
 )
 from tff_algos.simulation.availability import Attendance, Availability
@@ -221,7 +221,7 @@ def simulate(
     round_num = len(records)
     attendance = settings.attendance(len(clients), round_num)
     cohort = attendance.taking_part
-    inputs = [_client_input(clients, p, settings.seed, round_num) for p in cohort]
+    inputs = client_inputs.of_cohort(clients, cohort, settings.seed, round_num)
     ids = [clients.ids[p] for p in cohort]
     done, before = round_num + 1, state
     try:
@@ -349,13 +349,6 @@ def _as_unbroken(record: Record, settings: Settings) -> Record:
   if record["round"] % settings.eval_clients_every:
     extra += ("client_", "held_out_")
   return {name: v for name, v in record.items() if not name.startswith(extra)}
-
-
-def _client_input(
-  clients: ClientDirectory, place: int, seed: int, round_num: int
-) -> ClientInput:
-  path = clients.path(clients.ids[place])
-  return ClientInput(path, seeds.client_seed(seed, round_num, place))
 
 
 def _test_metrics(

@@ -62,17 +62,23 @@ class FromFiles:
     self.input_type = tff.to_type(client_data.CLIENT_INPUT_TYPE)
 
     @tff.tensorflow.computation(self.input_type)
-    def read(client_input: client_data.ClientInput) -> client_data.Examples:
-      return client_data.read(client_input.path, spec)
+    def load(client_input: client_data.ClientInput) -> tuple[tf.Tensor, tf.Tensor]:
+      return tf.io.read_file(client_input.path), client_input.path
 
-    self._read = read
-    self.examples_type = read.type_signature.result
+    @tff.tensorflow.computation(load.type_signature.result)
+    def parse(loaded: tuple[tf.Tensor, tf.Tensor]) -> client_data.Examples:
+      content, path = loaded
+      return client_data.parse(content, path, spec)
+
+    self._load, self._parse = load, parse
+    self.examples_type = parse.type_signature.result
 
   def read(self, client_inputs: Any, round_num: Any) -> Read:
     """See `ClientReading`."""
     del round_num
-    # Reading by itself: a runtime may then work on several clients' examples at once.
-    return Read(tff.federated_map(self._read, client_inputs), client_inputs.seed)
+    # Reading by itself: a runtime may then do all else for several clients at once.
+    loaded = tff.federated_map(self._load, client_inputs)
+    return Read(tff.federated_map(self._parse, loaded), client_inputs.seed)
 
 
 class FromDatasets:

@@ -1,0 +1,91 @@
+"""Vectorised forms of operations that `tf.vectorized_map` has none for, or a slow one.
+
+`convolutions` has those of which it has one for some inputs only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from tff_algos.runtimes import private_apis
+
+
+def _bitcast(pfor_input: Any) -> Any:
+  value = tf.bitcast(pfor_input.stacked_input(0), pfor_input.get_attr("type"))
+  return private_apis.stacked(value)
+
+
+# Of strings of one length, as those of a batch are: for others there is no form.
+def _decode_raw(pfor_input: Any) -> Any:
+  value = tf.raw_ops.DecodeRaw(
+    bytes=pfor_input.stacked_input(0),
+    out_type=pfor_input.get_attr("out_type"),
+    little_endian=pfor_input.get_attr("little_endian"),
+  )
+  return private_apis.stacked(value)
+
+
+def _decode_padded_raw(pfor_input: Any) -> Any:
+  value = tf.raw_ops.DecodePaddedRaw(
+    input_bytes=pfor_input.stacked_input(0),
+    fixed_length=pfor_input.unstacked_input(1),
+    out_type=pfor_input.get_attr("out_type"),
+    little_endian=pfor_input.get_attr("little_endian"),
+  )
+  return private_apis.stacked(value)
+
+
+def _l2_loss(pfor_input: Any) -> Any:
+  value = pfor_input.stacked_input(0)
+  flat = tf.reshape(value, [tf.shape(value)[0], -1])
+  return private_apis.stacked(tf.reduce_sum(flat * flat, 1) / 2)
+
+
+def _top_k(pfor_input: Any) -> list[Any]:
+  found = tf.math.top_k(
+    pfor_input.stacked_input(0),
+    pfor_input.unstacked_input(1),
+    sorted=pfor_input.get_attr("sorted"),
+  )
+  return [private_apis.stacked(part) for part in found]
+
+
+def _transform_pictures(pfor_input: Any) -> Any:
+  pfor_input.stack_inputs([0, 1])
+  pictures, transforms = pfor_input.stacked_input(0), pfor_input.stacked_input(1)
+  shape = tf.shape(pictures)
+  # One for all pictures of a client, or one for each.
+  transforms = tf.broadcast_to(transforms, [shape[0], shape[1], 8])
+  found = tf.raw_ops.ImageProjectiveTransformV3(
+    images=tf.reshape(pictures, tf.concat([[-1], shape[2:]], 0)),
+    transforms=tf.reshape(transforms, [-1, 8]),
+    output_shape=pfor_input.unstacked_input(2),
+    fill_value=pfor_input.unstacked_input(3),
+    interpolation=pfor_input.get_attr("interpolation").decode(),
+    fill_mode=pfor_input.get_attr("fill_mode").decode(),
+  )
+  of_each = tf.concat([shape[:2], tf.shape(found)[1:]], 0)
+  return private_apis.stacked(tf.reshape(found, of_each))
+
+
+#: Our form of each operation that TensorFlow has none for.
+FORMS: Mapping[str, Callable[[Any], Any]] = {
+  "Bitcast": _bitcast,
+  "ImageProjectiveTransformV3": _transform_pictures,
+  "L2Loss": _l2_loss,
+  "TopKV2": _top_k,
+}
+
+#: Forms for what differs from client to client, and only there, as
+#: `private_apis.forms_for_own_inputs` takes them.
+FORMS_FOR_OWN_INPUTS: Mapping[str, tuple[int, Callable[[Any], Any]]] = {
+  "DecodePaddedRaw": (0, _decode_padded_raw),
+  "DecodeRaw": (0, _decode_raw),
+  **{
+    name: (0, private_apis.form_where_all_take_the_first(name))
+    for name in ("If", "StatelessIf")
+  },
+}
