@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import gc
+import importlib
 import signal
 import subprocess
 import threading
+import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Optional
 
@@ -36,6 +39,9 @@ from tensorflow_federated.proto.v0 import computation_pb2
 from tensorflow_federated.python.common_libs.serializable import (
   Serializable as Serializable,
 )
+
+# Which the package hides behind a function of the same name.
+_pfor: Any = importlib.import_module(RegisterPFor.__module__)
 
 
 @atexit.register
@@ -244,8 +250,10 @@ def forms_for_own_inputs(
 ) -> Iterator[None]:
   """Has `tf.vectorized_map` use forms where it would loop, for what is traced in here.
 
-  Not for good, as others in this process may have `tf.vectorized_map` as it is. After an
-  upgrade: whether TensorFlow has forms of its own for these inputs now.
+  Not for good, as others in this process may have `tf.vectorized_map` as it is. Nor does
+  AutoGraph write TensorFlow's forms anew meanwhile, a fifth of a first round. After an
+  upgrade: whether TensorFlow has forms of its own for these inputs now, and whether its
+  forms still make functions by the module's `def_function`.
 
   Args:
     forms: For an operation the index of an input that TensorFlow's form, if it has one,
@@ -264,9 +272,13 @@ def forms_for_own_inputs(
   with _FORMS:
     before = {name: registry[name] for name in forms if name in registry}
     registry.update({n: choose(before.get(n), *given) for n, given in forms.items()})
+    of_tensorflow = _pfor.def_function
+    plain = functools.partial(of_tensorflow.function, autograph=False)
+    _pfor.def_function = types.SimpleNamespace(function=plain)
     try:
       yield
     finally:
+      _pfor.def_function = of_tensorflow
       for name in forms:
         del registry[name]
       registry.update(before)
