@@ -39,10 +39,11 @@ class Function:
         self._traced = concrete, private_apis.flat_call(concrete)
       return self._traced
 
-  def __call__(self, *leaves: tf.Tensor) -> Sequence[Any]:
-    """The results for some leaves, nested as the function gives them."""
+  def __call__(self, *leaves: Any) -> Sequence[Any]:
+    """The results for some leaves, also arrays, nested as the function gives them."""
     _, call = self._trace()
-    results: Sequence[Any] = call(*leaves)
+    tensors = (v if isinstance(v, tf.Tensor) else tf.convert_to_tensor(v) for v in leaves)
+    results: Sequence[Any] = call(*tensors)
     return results
 
 
