@@ -707,6 +707,24 @@ def test_glorot_uniform_has_its_limits_and_moments(layer, shape, fan_in, fan_out
   assert abs(kernel.var() / (limit**2 / 3) - 1) < 5 * np.sqrt(0.8 / n)
 
 
+def test_layer_normalization_has_no_operation_that_threads_must_not_share():
+  """With oneDNN, FusedBatchNormV3 of several batch sizes at once corrupts memory."""
+  keras_model = _normalized()
+  model = keras.from_keras(keras_model, _spec((4,)))
+
+  @tf.function(autograph=False)
+  def gradient(x, y):
+    seed = tf.constant([0, 0])
+    weights = tuple(map(tf.constant, model.initial_weights))
+    return gradients.batch_gradient(model, weights, x, y, seed)
+
+  traced = gradient.get_concrete_function(
+    tf.TensorSpec([None, 4], tf.float32), tf.TensorSpec([None], tf.int32)
+  )
+  found = {operation.type for operation in traced.graph.get_operations()}
+  assert not any("FusedBatchNorm" in name for name in found)
+
+
 def test_initializers_of_the_layer_are_kept():
   initializers = tf.keras.initializers
   keras_model = _sequential(

@@ -29,6 +29,7 @@ _TAKE_LOGITS = (functional.sparse_cross_entropy, functional.sequence_cross_entro
 _NOT_LOGITS = ("Softmax", "Sigmoid")
 _KEEP_VALUES = ("Identity", "Reshape", "Cast")
 
+_LAYER_NORM = tf.keras.layers.LayerNormalization
 _Layers = Sequence[tf.keras.layers.Layer]
 # An attribute of a layer: the layer's attributes, and its name among them.
 _Slot = tuple[dict[str, Any], str]
@@ -112,6 +113,8 @@ def from_keras(
   constants = _Constants(held)
   # It decides how a BatchNormalization works, not only what is trained.
   flags = [(vars(layer), "_trainable", vars(layer)["_trainable"]) for layer in layers]
+  # Fused, it is an operation that with oneDNN must not have two batch sizes at once.
+  flags += [(vars(v), "_fused", False) for v in layers if isinstance(v, _LAYER_NORM)]
 
   def predict(
     weights: functional.Weights, x: tf.Tensor, training: bool, seed: tf.Tensor
