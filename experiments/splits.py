@@ -8,6 +8,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
+import numpy as np
+
 from experiments import command_line, markdown
 from experiments.run_folder.folder import RunFolder
 from tasks import loading
@@ -68,8 +70,14 @@ def run(request: Request) -> None:
   for spec in specs:
     split = loading.split_over_clients(data, spec, num_clients, request.partition_seed)
     counts = partitions.class_counts(split, data.train_y, data.num_classes)
-    found = heterogeneity.summarize(counts)
+    # Of examples, as in the column beside them; `counts` are of labels, of which a
+    # sequence has several.
+    sizes = [len(client) for client in split.clients]
+    found = heterogeneity.summarize(counts)._replace(
+      min_size=min(sizes), median_size=float(np.median(sizes)), max_size=max(sizes)
+    )
     drawn.append(((spec, *found, len(split.left_over)), counts))
+  counted = "labels" if data.train_y.ndim > 1 else "examples"
   with folder.alone():
     folder.begin({"flags": settings, "note": data.note})
     rows = [row for row, _ in drawn]
@@ -78,8 +86,8 @@ def run(request: Request) -> None:
     for (spec, *_), counts in drawn:
       path = folder.file(re.sub(r"[^\w.-]+", "_", spec))
       title = f"{task.name}{f' ({data.note})' if data.note else ''}: {spec}"
-      heterogeneity.draw_heat_map(counts, f"{path}.png", title)
-      heterogeneity.draw_columns(counts, f"{path}_columns.png", title)
+      heterogeneity.draw_heat_map(counts, f"{path}.png", title, counted)
+      heterogeneity.draw_columns(counts, f"{path}_columns.png", title, counted)
     text = table(rows)
     # Last, as the papers' programs take it for the sign that all is there.
     with durable_files.new_file(folder.file("table.md"), "w") as f:

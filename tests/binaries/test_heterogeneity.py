@@ -49,6 +49,32 @@ def test_program_writes_table_and_pictures(run, tmp_path):
   assert len(json.loads((out / "config.json").read_text())["sessions"]) == 2
 
 
+_SEQUENCES = """
+import numpy as np
+from tasks.datasets.dataset import Dataset
+from tasks.registry import Task
+
+def load(data_dir, cache_dir):
+  x = np.ones((8, 5), np.int32)
+  y = np.tile(np.int32([1, 0, 1, 0, -1]), (8, 1))
+  return Dataset(x, y, x, y, 2)
+
+task = Task("lines", "Lines.", load, None, "iid", 2, 2, 1, {})
+"""
+
+
+def test_sizes_of_sequences_are_of_examples(run, tmp_path):
+  """Their labels are counted by class; an example has several."""
+  (tmp_path / "sequences.py").write_text(_SEQUENCES)
+  out = tmp_path / "out"
+  done = run(out, "--task=sequences:task", "--num_clients=2")
+  assert done.status == 0, done.err
+  with open(out / "table.csv", newline="") as f:
+    [row] = csv.DictReader(f)
+  sizes = [float(row[f"{which}_size"]) for which in ("min", "median", "max")]
+  assert sizes == [4, 4, 4]
+
+
 @pytest.mark.parametrize(
   "wrong, said",
   [

@@ -207,7 +207,10 @@ def draw_heat_map(
 
 
 def draw_columns(
-  counts: NDArray[np.int64], path: str | os.PathLike[str], title: str
+  counts: NDArray[np.int64],
+  path: str | os.PathLike[str],
+  title: str,
+  counted: str = "examples",
 ) -> None:
   """Writes a picture of columns in space: clients x classes x examples.
 
@@ -220,6 +223,7 @@ def draw_columns(
     path: where to write; the ending chooses the format (.png, .pdf, .svg). The folder
       must exist.
     title: one line above the picture.
+    counted: what is counted, in words.
 
   Raises:
     InputError: counts are not a matrix, or a client holds nothing.
@@ -250,7 +254,7 @@ def draw_columns(
   axes.set_xlabel("client", labelpad=8)
   axes.set(
     ylabel="class",
-    zlabel="examples",
+    zlabel=counted,
     xlim=(-0.6, len(shown) - 0.4),
     ylim=(-0.6, num_classes - 0.4),
     zlim=(0, shown.max()),
