@@ -111,7 +111,9 @@ def _check_groups(groups: np.ndarray, num_examples: int) -> None:
       f"train_groups has dtype {groups.dtype} and shape {groups.shape}: it must be "
       f"int32 with one number for each of the {num_examples:,} training examples."
     )
-  if groups.min() < 0 or not np.bincount(groups).all():
+  # Not to count up to what may be an identifier of many digits.
+  is_outside = groups.min() < 0 or groups.max() >= num_examples
+  if is_outside or not np.bincount(groups).all():
     raise InputError(
       "train_groups must number the groups 0..G-1 without gaps, but goes from "
       f"{groups.min()} to {groups.max()} with {len(np.unique(groups))} different numbers."

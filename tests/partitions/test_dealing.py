@@ -153,6 +153,8 @@ def test_natural_shuffles_within_a_client():
     (1, np.array([0, 1]), r"groups must be 3 integers, .* have shape \(2,\)"),
     (1, np.array([0.0, 1, 2]), "groups must be 3 integers, .* dtype float64"),
     (1, np.array([0, 2, 2]), "groups go from 0 to 2 with 2 different numbers"),
+    (1, np.array([0, 1, 10**13]), "groups go from 0 to 10000000000000 with 3 different"),
+    (1, np.array([0, 2, 2], np.uint64), "groups go from 0 to 2 with 2 different numbers"),
     (1, np.array([-1, 0, 1]), "groups go from -1 to 1 with 3 different numbers"),
     (0, np.array([0, 1, 2]), "natural: num_clients must be an integer of at least 1"),
   ],

@@ -101,6 +101,7 @@ def test_check_takes_sequences_and_groups():
     ({"train_groups": np.zeros(4)}, "train_groups has dtype float64"),
     ({"train_groups": np.zeros(3, np.int32)}, "each of the 4 training examples"),
     ({"train_groups": np.array([0, 2, 2, 0], np.int32)}, "without gaps"),
+    ({"train_groups": np.array([0, 1, 2, 2**31 - 1], np.int32)}, "without gaps"),
     ({"train_groups": np.array([0, -1, 1, 0], np.int32)}, "without gaps"),
   ],
 )

@@ -134,10 +134,13 @@ def _check_groups(groups: NDArray[Any], num_examples: int) -> NDArray[np.int64]:
       f"natural: groups must be {num_examples} integers, as there are labels, but have "
       f"shape {groups.shape} and dtype {groups.dtype}: give one group per example."
     )
-  if groups.min() < 0 or not np.bincount(groups).all():
+  groups = groups.astype(np.int64, copy=False)
+  # Not to count up to what may be an identifier of many digits.
+  is_too_high = groups.max() >= num_examples
+  if groups.min() < 0 or is_too_high or not np.bincount(groups).all():
     raise InputError(
       f"natural: groups go from {groups.min()} to {groups.max()} with "
       f"{len(np.unique(groups))} different numbers but must be numbered from 0 without "
       "gaps: number them so."
     )
-  return groups.astype(np.int64, copy=False)
+  return groups
