@@ -310,6 +310,14 @@ def test_arrays_that_do_not_fit_are_refused_before_anything_is_written(
   assert not folder.exists()
 
 
+@pytest.mark.parametrize("name", [np.int64(7), 7, ("a", 7), b"a"])
+def test_names_that_are_no_text_are_refused_and_what_is_there_is_left(tmp_path, name):
+  client_data.write_clients(str(tmp_path), {"good": _examples(3)}, _SPEC)
+  with pytest.raises(ValueError, match="names are text"):
+    client_data.write_clients(str(tmp_path), {name: _examples(2)}, _SPEC)
+  assert client_data.ClientDirectory(str(tmp_path)).ids == ("good",)
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_inputs_that_are_not_finite_are_refused_with_their_client(tmp_path, dtype, value):

@@ -303,13 +303,19 @@ def write_clients(
     spec: Shape and dtype of one example; arrays of another shape are refused.
 
   Raises:
-    InputError: A client is empty, an input is NaN or infinite, or an array does not fit
-      `spec`: its shape, or a value that the dtype cannot hold, such as a fraction where
-      the labels are int32.
+    InputError: A client's name is no text, a client is empty, an input is NaN or
+      infinite, or an array does not fit `spec`: its shape, or a value that the dtype
+      cannot hold, such as a fraction where the labels are int32.
     OSError: The disk is full, or fails.
   """
   if not clients:
     raise InputError("There are no clients to write: give at least one.")
+  for client in clients:
+    if not isinstance(client, str):
+      raise InputError(
+        f"A client is named {client!r}, a {type(client).__name__}: names are text, such "
+        f"as {str(client)!r}."
+      )
   for client, (x, y) in clients.items():
     x, _ = client_arrays.as_stored(f"client {client!r}", x, y, spec)
     if spec.x.dtype.is_floating:
