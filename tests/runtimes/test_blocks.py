@@ -260,6 +260,23 @@ def test_results_of_unknown_shapes_are_left_to_one_client_after_another(few_are_
     np.testing.assert_array_equal(value, [np.arange(n), 2 * np.arange(n)])
 
 
+def test_sizes_inside_the_work_may_depend_on_values(few_are_enough):
+  """Which a batch cannot have: each client is worked on by itself then."""
+  draw = tff.tensorflow.computation(
+    lambda n: tf.fill([tf.maximum(n - n + 3, 3)], n), np.int32
+  )
+  total = tff.tensorflow.computation(
+    lambda values: tf.reduce_sum(tf.range(values[0])), tff.TensorType(np.int32, [None])
+  )
+
+  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+  def compute(numbers):
+    return tff.federated_map(total, tff.federated_map(draw, numbers))
+
+  with tff_algos.create_runtime():
+    assert compute([5, 3, 1, 4, 3]) == [10, 3, 0, 6, 3]
+
+
 def test_a_reading_may_depend_on_what_was_broadcast(few_are_enough):
   draw = tff.tensorflow.computation(lambda n, m: tf.range(n) + m, (np.int32, np.int32))
   total = tff.tensorflow.computation(

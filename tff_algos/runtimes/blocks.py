@@ -141,15 +141,20 @@ class Blocks:
 
     Raises:
       ResourceExhaustedError: The device's memory is too small for a single client.
+      InvalidArgumentError: A client's work has failed.
     """
+    clients = len(next(leaf for leaves in own.values() for leaf in leaves))
+    half = clients // 2
     try:
       return self._run(shared, own)
     except tf.errors.ResourceExhaustedError:
-      clients = len(next(leaf for leaves in own.values() for leaf in leaves))
       if clients == 1:
         raise
-    half = clients // 2
-    self._had_room_for = min(self._had_room_for, clients - half)
+      self._had_room_for = min(self._had_room_for, clients - half)
+    except tf.errors.InvalidArgumentError:
+      # Perhaps sizes that depend on values, which differ from client to client.
+      if clients == 1:
+        raise
     first, second = (
       self.run(shared, {n: [leaf[these] for leaf in own[n]] for n in own})
       for these in (slice(half), slice(half, None))
