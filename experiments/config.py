@@ -123,8 +123,6 @@ class Config:
     if not self.stop_at and not self.patience:
       return None
     metric, target = stopping.parse(self.stop_at) if self.stop_at else ("accuracy", None)
-    if metric == "accuracy":
-      _check_accuracy("The target of stop_at=accuracy", target)
     return StopRule(metric, target, self.patience or None)
 
   def schedule(self) -> Optional[Schedule]:
@@ -151,11 +149,6 @@ class Config:
         "clients take."
       )
     return Availability(self.dropout, durations, self.round_deadline)
-
-
-def _check_accuracy(name: str, target: Optional[float]) -> None:
-  if target is not None and not 0 < target <= 1:
-    raise InputError(f"{name} must be in (0, 1]; found {target:g}.")
 
 
 def field_names() -> list[str]:
@@ -228,7 +221,9 @@ def make_config(
     )
   if not 0 <= config.loss_epsilon < 1:
     raise InputError(f"loss_epsilon must be in [0, 1); found {config.loss_epsilon:g}.")
-  _check_accuracy("target_accuracy", config.target_accuracy)
+  target = config.target_accuracy
+  if target is not None and not 0 < target <= 1:
+    raise InputError(f"target_accuracy must be in (0, 1]; found {target:g}.")
   spec = config.learning_rate_schedule or ""
   if spec.partition(":")[0] == "cosine" and "rounds=" not in spec:
     # Else it would be another one where the run is gone on with for more rounds.

@@ -83,8 +83,10 @@ def test_target_is_read_from_a_word():
   "options, said",
   [
     (dict(patience=0), "patience must be at least 1; found 0"),
-    (dict(target=math.nan), "target of accuracy must be finite"),
-    (dict(target=math.inf), "target of accuracy must be finite"),
+    (dict(metric="loss", target=math.nan), "target of loss must be finite"),
+    (dict(metric="loss", target=math.inf), "target of loss must be finite"),
+    (dict(target=95.0), r"target of accuracy must be in \(0, 1\]; found 95\."),
+    (dict(target=0.0), r"target of accuracy must be in \(0, 1\]; found 0\."),
   ],
 )
 def test_impossible_rules_are_refused(options, said):

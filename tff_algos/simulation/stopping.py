@@ -17,7 +17,8 @@ class StopRule:
   Attributes:
     metric: What `evaluate` calls it. Of "loss" less is better, of all others, such as
       "accuracy", more.
-    target: The run ends after the first evaluation that is as good; None: there is none.
+    target: The run ends after the first evaluation that is as good, of "accuracy" in
+      (0, 1]; None: there is none.
     patience: The run ends after so many evaluations in a row of which none was better
       than all before them, >= 1; None: there is none. NaN is never better.
   """
@@ -27,6 +28,11 @@ class StopRule:
   patience: Optional[int] = None
 
   def __post_init__(self) -> None:
+    of_accuracy = self.target if self.metric == "accuracy" else None
+    if of_accuracy is not None and not 0 < of_accuracy <= 1:
+      raise InputError(
+        f"The target of accuracy must be in (0, 1]; found {of_accuracy:g}."
+      )
     if self.target is not None and not math.isfinite(self.target):
       raise InputError(
         f"The target of {self.metric} must be finite; found {self.target}."
