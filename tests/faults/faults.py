@@ -405,6 +405,27 @@ FAULTS = (
     ("tests/runtimes/test_blocks.py",),
   ),
   Fault(
+    "blocks: contents of other lengths share a batch",
+    "tff_algos/runtimes/blocks.py",
+    "np.concatenate([lengths, *_lengths_of_strings(own)], axis=1)",
+    "np.ones_like(lengths)",
+    ("tests/runtimes/test_blocks.py",),
+  ),
+  Fault(
+    "blocks: where one takes the first branch, all do",
+    "tff_algos/runtimes/private_apis.py",
+    "tf.reduce_all(condition.t)",
+    "tf.reduce_any(condition.t)",
+    ("tests/runtimes/test_blocks.py", "-k", "branches or finite"),
+  ),
+  Fault(
+    "seeds: those of a cohort are not those of its clients",
+    "tff_algos/simulation/seeds.py",
+    "itertools.permutations(range(4), 2)",
+    "itertools.combinations(range(4), 2)",
+    ("tests/simulation/test_seeds.py",),
+  ),
+  Fault(
     "blocks: where the memory ends, one half of a block is left out",
     "tff_algos/runtimes/blocks.py",
     "for these in (slice(half), slice(half, None))",
@@ -421,8 +442,8 @@ FAULTS = (
   Fault(
     "convolutions: TensorFlow's loop instead of the forms",
     "tff_algos/runtimes/blocks.py",
-    "private_apis.forms_for_own_inputs(convolutions.FORMS)",
-    "private_apis.forms_for_own_inputs({})",
+    "{**convolutions.FORMS, **vectorised_forms.FORMS_FOR_OWN_INPUTS}",
+    "{**vectorised_forms.FORMS_FOR_OWN_INPUTS}",
     ("tests/runtimes/test_convolutions.py",),
   ),
   Fault(
