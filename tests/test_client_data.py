@@ -310,6 +310,14 @@ def test_arrays_that_do_not_fit_are_refused_before_anything_is_written(
   assert not folder.exists()
 
 
+def test_text_is_refused(tmp_path):
+  spec = _SPEC._replace(x=tf.TensorSpec([], tf.string))
+  words = np.array(["a", "b"], object), np.zeros(2, np.int32)
+  with pytest.raises(ValueError, match="inputs of client 'c' are text, but examples are"):
+    client_data.write_clients(str(tmp_path), {"c": words}, spec)
+  assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("name", [np.int64(7), 7, ("a", 7), b"a"])
 def test_names_that_are_no_text_are_refused_and_what_is_there_is_left(tmp_path, name):
   client_data.write_clients(str(tmp_path), {"good": _examples(3)}, _SPEC)
