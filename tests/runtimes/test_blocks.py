@@ -381,6 +381,27 @@ def test_vectorised_choice_between_branches(takes):
     np.testing.assert_array_equal(part, tf.stack(parts))
 
 
+def test_choices_within_choices_are_traced_as_often_as_by_tensorflow():
+  """Once more for the outermost; four times at each level would be 256 times."""
+
+  def choose(depth, value):
+    if depth == 0:
+      return value
+    branches = (lambda: choose(depth - 1, value) + 1, lambda: choose(depth - 1, value))
+    return tf.cond(value > depth, *branches)
+
+  def count(forms):
+    def all_at_once(values):
+      with private_apis.forms_for_own_inputs(forms):
+        return tf.vectorized_map(lambda value: choose(4, value), values)
+
+    trace = tf.function(all_at_once, autograph=False).get_concrete_function
+    graph = trace(tf.TensorSpec([None])).graph.as_graph_def()
+    return sum(len(function.node_def) for function in graph.library.function)
+
+  assert count(vectorised_forms.FORMS_FOR_OWN_INPUTS) < 3 * count({})
+
+
 def test_forms_for_strings_of_one_length_are_there_in_a_trace_only():
   with private_apis.forms_for_own_inputs(vectorised_forms.FORMS_FOR_OWN_INPUTS):
     assert private_apis.has_vectorised_form("DecodeRaw")

@@ -214,30 +214,39 @@ def add_vectorised_form(operation: str, form: Callable[[Any], Any]) -> None:
     RegisterPFor(operation)(form)
 
 
-def form_where_all_take_the_first(operation: str) -> Callable[[Any], Any]:
-  """The form of `StatelessIf` or `If` for a condition that differs, but seldom.
+def forms_where_all_take_the_first() -> dict[str, Callable[[Any], Any]]:
+  """Forms of `If` and `StatelessIf` for conditions that differ, but seldom.
 
-  TensorFlow's own gathers the inputs of those that take either branch and puts the
-  results together again, three passes over all of them. After an upgrade: whether it
+  TensorFlow's own gather the inputs of those that take either branch and put the results
+  together again, three passes over all of them. Not for choices within a choice, whose
+  branches would be traced four times at each level. After an upgrade: whether TensorFlow
   still does so where all take the same.
   """
-  own_form = _pfor_converter_registry[operation]
+  within: list[str] = []
 
-  def form(inputs: Any) -> Any:
-    condition, *rest = inputs.inputs
-    for_all = type(inputs)(
-      inputs.pfor, inputs.op, [wrap(tf.constant(True), False), *rest]
-    )
-    return [
-      stacked(value)
-      for value in tf.cond(
-        tf.reduce_all(condition.t),
-        lambda: [output.t for output in own_form(for_all)],
-        lambda: [output.t for output in own_form(inputs)],
-      )
-    ]
+  def form_of(operation: str) -> Callable[[Any], Any]:
+    own_form = _pfor_converter_registry[operation]
 
-  return form
+    def form(inputs: Any) -> Any:
+      if within:
+        return own_form(inputs)
+      condition, *rest = inputs.inputs
+      is_taken = wrap(tf.constant(True), False)
+      for_all = type(inputs)(inputs.pfor, inputs.op, [is_taken, *rest])
+      within.append(operation)
+      try:
+        outputs = tf.cond(
+          tf.reduce_all(condition.t),
+          lambda: [output.t for output in own_form(for_all)],
+          lambda: [output.t for output in own_form(inputs)],
+        )
+      finally:
+        within.pop()
+      return list(map(stacked, outputs))
+
+    return form
+
+  return {operation: form_of(operation) for operation in ("If", "StatelessIf")}
 
 
 #: What a vectorised form raises for what it cannot do; one after another is done then.

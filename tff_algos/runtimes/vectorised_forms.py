@@ -84,8 +84,5 @@ FORMS: Mapping[str, Callable[[Any], Any]] = {
 FORMS_FOR_OWN_INPUTS: Mapping[str, tuple[int, Callable[[Any], Any]]] = {
   "DecodePaddedRaw": (0, _decode_padded_raw),
   "DecodeRaw": (0, _decode_raw),
-  **{
-    name: (0, private_apis.form_where_all_take_the_first(name))
-    for name in ("If", "StatelessIf")
-  },
+  **{n: (0, form) for n, form in private_apis.forms_where_all_take_the_first().items()},
 }
