@@ -80,7 +80,16 @@ def read(path: tf.Tensor, spec: ExampleSpec) -> Examples:
 
 
 def parse(content: tf.Tensor, path: tf.Tensor, spec: ExampleSpec) -> Examples:
-  """The examples that a file's content holds; its path is for the message of `read`."""
+  """The examples that a client's file holds; what is left of `read` after reading.
+
+  Args:
+    content: The file's content, a string scalar.
+    path: Where it was, a string scalar, for messages.
+    spec: The model's example.
+
+  Raises:
+    tf.errors.InvalidArgumentError: As `read`.
+  """
   # Few operations: for a client with few examples, each costs as much as a step.
   raw = tf.io.decode_raw(content, tf.uint8)
   # By the length alone, which is the same for all clients that a runtime vectorises. Not

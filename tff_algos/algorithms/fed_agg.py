@@ -175,7 +175,9 @@ def build_fed_agg(
   num_epochs = hparams.epochs
   from_previous = hparams.estimates == "previous_round"
 
-  def nothing_known() -> _MeanField:
+  def init_server() -> _MeanField | tuple[()]:
+    if not from_previous:
+      return ()
     zeros = tree_math.zeros_like(model.initial_weights)
     return _MeanField(tf.constant(False), (zeros,) * num_epochs, (zeros,) * num_epochs)
 
@@ -292,7 +294,7 @@ def build_fed_agg(
       phi1=rounds.mean(),
       phi2=rounds.mean(),
     ),
-    init_server=(lambda: ()) if not from_previous else nothing_known,
+    init_server=init_server,
   )
 
 

@@ -86,9 +86,9 @@ _FAST_WITHOUT_CONVERTER = {
 # Normal numbers, and many of any kind, are drawn for one client after another, which is
 # cheap beside what else is saved.
 _DRAWS = {*random_draws.FORMS, "StatelessRandomNormalV2"}
-_ALWAYS_FAST = {
-  *(*_FAST_WITHOUT_CONVERTER, *_DRAWS, *vectorised_forms.FORMS_FOR_OWN_INPUTS)
-}
+_ALWAYS_FAST = _FAST_WITHOUT_CONVERTER.union(
+  _DRAWS, vectorised_forms.FORMS_FOR_OWN_INPUTS
+)
 
 _FORMS_FOR_OWN_INPUTS = {**convolutions.FORMS, **vectorised_forms.FORMS_FOR_OWN_INPUTS}
 

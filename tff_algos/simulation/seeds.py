@@ -47,7 +47,16 @@ def client_seed(seed: int, round_num: int, place: int) -> NDArray[np.int32]:
 def client_seeds(
   seed: int, round_num: int, places: Sequence[int]
 ) -> list[NDArray[np.int32]]:
-  """`client_seed` of each client of a cohort: all at once, as there may be thousands."""
+  """`client_seed` of each client of a cohort: all at once, as there may be thousands.
+
+  Args:
+    seed: The run's seed.
+    round_num: The round, from 0.
+    places: The clients' positions in `ClientDirectory.ids`.
+
+  Returns:
+    For each client int32 (2,).
+  """
   keys = (seed, zlib.crc32(b"client"), round_num)
   if not len(places) or max(*keys, *places) > _MOST:
     return [client_seed(seed, round_num, place) for place in places]
