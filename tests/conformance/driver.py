@@ -7,6 +7,7 @@ from typing import Any, Optional
 
 import numpy as np
 import problems
+import pytest
 import tensorflow as tf
 
 from tff_algos import hyper_parameters
@@ -24,6 +25,25 @@ SHAPE_THE_START = {"tau"}
 
 # FedAgg's other estimates: an exchange before the training, in each round.
 ESTIMATES = dict(estimates="fixed_point", passes=1, direction="aggregated")
+
+# One of each kind of round that the templates compose: without a client state, with one,
+# with memories and two sorts of rounds, with noise, with two exchanges.
+_KINDS = ("fedavg-plain", "scaffold-plain", "twafl-plain", "fedavg_dpsgd-plain")
+_KINDS += ("fedagg-estimates",)
+
+
+def every_form(*more: tuple[str, dict]) -> list[Any]:
+  """`name, settings` for a law that templates and runtimes keep, not the algorithms.
+
+  Every algorithm, FedAgg's other estimates, and what is given. Of those one of each kind
+  of round is always tested, the others by `-m every_form`.
+  """
+  cases = [(name, {}) for name in registry.ALGORITHMS] + [("fedagg", ESTIMATES), *more]
+  named = [(f"{name}-{next(iter(own), 'plain')}", name, own) for name, own in cases]
+  return [
+    pytest.param(*case, id=label, marks=[] if label in _KINDS else pytest.mark.every_form)
+    for label, *case in named
+  ]
 
 
 def hparams_of(name: str, **settings) -> Any:

@@ -12,7 +12,6 @@ import pytest
 import tensorflow_federated as tff
 
 import tff_algos
-from tff_algos.algorithms import registry
 from tff_algos.templates import deployment, views
 
 _PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/tff.md"
@@ -27,19 +26,6 @@ _FORMS = (
     tff.backends.mapreduce.get_computation_for_distribute_aggregate_form,
   ),
 )
-# Kinds of rounds that are alike are compiled once.
-_SETTINGS = [(name, {}) for name in registry.ALGORITHMS] + [
-  ("fedagg", driver.ESTIMATES),
-]
-# Without a state, with one, with memories and two kinds of rounds, with two exchanges.
-_ALWAYS = {"fedavg-plain", "scaffold-plain", "twafl-plain", "fedagg-estimates"}
-_CASES = [
-  pytest.param(
-    name, settings, id=case, marks=[] if case in _ALWAYS else pytest.mark.every_form
-  )
-  for name, settings in _SETTINGS
-  for case in [f"{name}-{next(iter(settings), 'plain')}"]
-]
 
 
 def inputs_of(federation, cohort, round_num: int = 0) -> list:
@@ -59,7 +45,7 @@ def difference(found: Any, expected: Any) -> str:
   return "up to rounding"
 
 
-@pytest.mark.parametrize("name, settings", _CASES)
+@pytest.mark.parametrize("name, settings", driver.every_form())
 def test_forms_are_the_round_and_the_page_says_so(federate, name, settings):
   federation = federate(name, **settings)
   process = federation.process

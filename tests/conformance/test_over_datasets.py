@@ -9,17 +9,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_algos
-from tff_algos.algorithms import registry
 
 ROUNDS = ((0, 1), (2, 0, 3))
-CASES = [(name, {}) for name in registry.ALGORITHMS] + [
-  ("fedagg", driver.ESTIMATES),
-]
 
 
-@pytest.mark.parametrize(
-  "name, settings", CASES, ids=[f"{n}-{'-'.join(s) or 'plain'}" for n, s in CASES]
-)
+@pytest.mark.parametrize("name, settings", driver.every_form())
 def test_rounds_are_those_over_files(federate, name, settings):
   files = federate(name, **settings)
   process, problem = files.process, files.problem

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tff_algos.algorithms import registry
 from tff_algos.runtimes import runtime
 
 
@@ -35,39 +34,24 @@ def on_worker(local_worker, in_process):
   return run
 
 
-# Options that change what travels: FedGG's other direction sends two parts down; FedAgg's
-# other estimates are exchanges before the training, with nothing kept.
-CASES = [(name, {}) for name in registry.ALGORITHMS] + [
+# Options that change what travels: FedGG's other direction sends two parts down.
+CASES = driver.every_form(
   ("fedgg", dict(direction="broadcast")),
-  ("fedagg", driver.ESTIMATES),
   ("scaffold", dict(option="I", momentum=0.9)),
-]
-
-
-# Where the model draws too, with the seed that any algorithm gives it: without a state,
-# with one, with two kinds of rounds, with noise, with two exchanges.
-_DRAWN = ("fedavg-plain", "scaffold-plain", "twafl-plain", "fedavg_dpsgd-plain")
-_DRAWN += ("fedagg-estimates-passes-direction",)
-RUNS = [
-  pytest.param(name, settings, problem, id=f"{case}-{problem}", marks=marks)
-  for name, settings in CASES
-  for case in [f"{name}-{'-'.join(settings) or 'plain'}"]
-  for problem, marks in (
-    ("mlp", []),
-    ("noisy", [] if case in _DRAWN else pytest.mark.every_form),
-  )
-]
+)
 
 
 # Of one size, as TFF's worker traces a computation anew for another number of clients.
 ROUNDS = ((0, 1, 2, 3), (4, 2, 0, 1), (3, 2, 1, 0))
 
 
-@pytest.mark.parametrize("name, settings, problem", RUNS)
+@pytest.mark.parametrize("problem", ["mlp", "noisy"])
+@pytest.mark.parametrize("name, settings", CASES)
 def test_local_worker_and_in_process_agree(federate, on_worker, name, settings, problem):
   """And the worker repeats itself.
 
-  On a network, whose sums of large tensors are where a repetition once differed.
+  On a network, whose sums of large tensors are where a repetition once differed, and on a
+  model that draws too, with the seed that any algorithm gives it.
   """
 
   def run():

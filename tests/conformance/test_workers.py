@@ -13,27 +13,9 @@ import driver
 import pytest
 import tensorflow_federated as tff
 
-from tff_algos.algorithms import registry
 from tff_algos.runtimes import runtime
 
 ROUNDS = ((0, 1, 2, 3, 4), (4, 2, 0), (3, 2, 1, 0))
-
-# Without a state, with one, with memories and two kinds of rounds, with noise, with two
-# exchanges.
-_ALWAYS = {
-  *("fedavg-plain", "scaffold-plain", "twafl-plain", "fedavg_dpsgd-plain"),
-  "fedagg-estimates",
-}
-CASES = [
-  pytest.param(
-    name, settings, id=case, marks=[] if case in _ALWAYS else pytest.mark.every_form
-  )
-  for name, settings in [
-    *((name, {}) for name in registry.ALGORITHMS),
-    ("fedagg", driver.ESTIMATES),
-  ]
-  for case in [f"{name}-{next(iter(settings), 'plain')}"]
-]
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +50,7 @@ def everything(federation):
   return federation.state, states, federation.metrics
 
 
-@pytest.mark.parametrize("name, settings", CASES)
+@pytest.mark.parametrize("name, settings", driver.every_form())
 def test_a_cluster_gives_the_same_bits(federate, on_cluster, name, settings):
   def run():
     return everything(federate(name, "noisy", **settings).run(ROUNDS))

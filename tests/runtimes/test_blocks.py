@@ -18,8 +18,6 @@ from tff_algos.runtimes import (
   blocks,
   execution,
   planning,
-  private_apis,
-  vectorised_forms,
 )
 
 _SPEC = tff_algos.ExampleSpec(tf.TensorSpec([5], tf.float32), tf.TensorSpec([], tf.int32))
@@ -352,57 +350,3 @@ def test_vectorised_l2_loss(shape):
   found = tf.function(lambda v: tf.vectorized_map(tf.nn.l2_loss, v))(values)
   expected = np.sum(np.reshape(values, (3, -1)).astype(np.float64) ** 2, axis=1) / 2
   np.testing.assert_allclose(found, expected, rtol=1e-6)
-
-
-def test_vectorised_sort_is_stable():
-  values = tf.constant([[2, 1, 2, 1], [0, 3, 3, 0]])
-  found = tf.function(
-    lambda v: tf.vectorized_map(lambda row: tf.argsort(row, stable=True), v)
-  )(values)
-  np.testing.assert_array_equal(found, np.argsort(values, axis=1, kind="stable"))
-
-
-@pytest.mark.parametrize("takes", ["TTT", "FFF", "TFT"])
-def test_vectorised_choice_between_branches(takes):
-  values = tf.constant([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
-  conditions = tf.constant([take == "T" for take in takes])
-
-  def choose(own):
-    value, condition = own
-    return tf.cond(condition, lambda: (value, value[0]), lambda: (-value, 2 * value[1]))
-
-  def all_at_once(*own):
-    with private_apis.forms_for_own_inputs(vectorised_forms.FORMS_FOR_OWN_INPUTS):
-      return tf.vectorized_map(choose, own)
-
-  found = tf.function(all_at_once)(values, conditions)
-  expected = [choose(own) for own in zip(values, conditions)]
-  for part, parts in zip(found, zip(*expected)):
-    np.testing.assert_array_equal(part, tf.stack(parts))
-
-
-def test_choices_within_choices_are_traced_as_often_as_by_tensorflow():
-  """Once more for the outermost; four times at each level would be 256 times."""
-
-  def choose(depth, value):
-    if depth == 0:
-      return value
-    branches = (lambda: choose(depth - 1, value) + 1, lambda: choose(depth - 1, value))
-    return tf.cond(value > depth, *branches)
-
-  def count(forms):
-    def all_at_once(values):
-      with private_apis.forms_for_own_inputs(forms):
-        return tf.vectorized_map(lambda value: choose(4, value), values)
-
-    trace = tf.function(all_at_once, autograph=False).get_concrete_function
-    graph = trace(tf.TensorSpec([None])).graph.as_graph_def()
-    return sum(len(function.node_def) for function in graph.library.function)
-
-  assert count(vectorised_forms.FORMS_FOR_OWN_INPUTS) < 3 * count({})
-
-
-def test_forms_for_strings_of_one_length_are_there_in_a_trace_only():
-  with private_apis.forms_for_own_inputs(vectorised_forms.FORMS_FOR_OWN_INPUTS):
-    assert private_apis.has_vectorised_form("DecodeRaw")
-  assert not private_apis.has_vectorised_form("DecodeRaw")

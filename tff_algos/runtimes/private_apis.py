@@ -42,6 +42,7 @@ from tensorflow_federated.python.common_libs.serializable import (
 
 # Which the package hides behind a function of the same name.
 _pfor: Any = importlib.import_module(RegisterPFor.__module__)
+_PforInput: Any = _pfor._PforInput
 
 
 @atexit.register
@@ -260,9 +261,11 @@ def forms_for_own_inputs(
   """Has `tf.vectorized_map` use forms where it would loop, for what is traced in here.
 
   Not for good, as others in this process may have `tf.vectorized_map` as it is. Nor does
-  AutoGraph write TensorFlow's forms anew meanwhile, a fifth of a first round. After an
-  upgrade: whether TensorFlow has forms of its own for these inputs now, and whether its
-  forms still make functions by the module's `def_function`.
+  AutoGraph write TensorFlow's forms anew meanwhile, a fifth of a first round; and
+  `_made_to_broadcast` is what TensorFlow does in a dozen operations for each input of
+  each sum and product. After an upgrade: whether TensorFlow has forms of its own for
+  these inputs now, and whether its forms still make functions by the module's
+  `def_function` and still look at ranks when they run.
 
   Args:
     forms: For an operation the index of an input that TensorFlow's form, if it has one,
@@ -284,9 +287,14 @@ def forms_for_own_inputs(
     of_tensorflow = _pfor.def_function
     plain = functools.partial(of_tensorflow.function, autograph=False)
     _pfor.def_function = types.SimpleNamespace(function=plain)
+    make_to_broadcast = _PforInput.expanddim_inputs_for_broadcast
+    _PforInput.expanddim_inputs_for_broadcast = functools.partialmethod(
+      _made_to_broadcast, make_to_broadcast
+    )
     try:
       yield
     finally:
+      _PforInput.expanddim_inputs_for_broadcast = make_to_broadcast
       _pfor.def_function = of_tensorflow
       for name in forms:
         del registry[name]
@@ -294,6 +302,22 @@ def forms_for_own_inputs(
 
 
 _FORMS = threading.Lock()
+
+
+def _made_to_broadcast(inputs: Any, otherwise: Callable[[Any], None]) -> None:
+  """Gives what is stacked the highest rank, behind the clients' axis, by known ranks."""
+  ranks = [each.t.shape.rank for each in inputs.inputs]
+  if None in ranks:
+    otherwise(inputs)
+    return
+  # What is one for all lacks the clients' axis.
+  highest = max(rank + (not each.is_stacked) for rank, each in zip(ranks, inputs.inputs))
+  for place, (rank, each) in enumerate(zip(ranks, inputs.inputs)):
+    if each.is_stacked:
+      value = each.t
+      for _ in range(highest - rank):
+        value = tf.expand_dims(value, 1)
+      inputs.inputs[place] = stacked(value)
 
 
 def stacked(value: tf.Tensor) -> Any:

@@ -10,6 +10,7 @@ it is seeded and counts, and how bits become numbers [code].
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -60,18 +61,35 @@ def _philox(counter: Sequence[tf.Tensor], key: Sequence[tf.Tensor]) -> list[tf.T
   return [a, b, c, d]
 
 
-def _key_and_counter(pfor_input: Any) -> Any:
-  seeds = tf.cast(pfor_input.stacked_input(0), tf.uint64)  # A negative one to the top.
+# Functions, as a computation has hundreds of draws: each is one operation where it is
+# traced, and not the generator's 300.
+_function = functools.partial(tf.function, autograph=False)
+
+
+@_function(input_signature=[tf.TensorSpec([None, 2], tf.uint64)])
+def _seeded(seeds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+  """Key (clients, 1) and counter (clients, 2) of each client's draw; all uint64."""
   words = [half(seeds[:, i]) for i in (0, 1) for half in (_low, _high)]
   a, b, c, d = _philox(words, [_word(value) for value in _SEEDING_KEY])
   key = _joined(a, b)[:, tf.newaxis]
-  counter = tf.stack([tf.zeros_like(a), _joined(c, d)], axis=1)
-  return [private_apis.stacked(key), private_apis.stacked(counter)]
+  return key, tf.stack([tf.zeros_like(a), _joined(c, d)], axis=1)
 
 
-def _bits(shape: tf.Tensor, key: tf.Tensor, counter: tf.Tensor) -> tf.Tensor:
-  """What the draws of some clients are made of: uint32 (clients, *shape)."""
-  count = tf.reduce_prod(shape)
+def _key_and_counter(pfor_input: Any) -> Any:
+  # A negative seed goes to the top.
+  seeds = tf.cast(pfor_input.stacked_input(0), tf.uint64)
+  return [private_apis.stacked(value) for value in _seeded(seeds)]
+
+
+@_function(
+  input_signature=[
+    tf.TensorSpec([], tf.int32),
+    tf.TensorSpec([None, 1], tf.uint64),
+    tf.TensorSpec([None, 2], tf.uint64),
+  ]
+)
+def _words(count: tf.Tensor, key: tf.Tensor, counter: tf.Tensor) -> tf.Tensor:
+  """So many words of each client's draw: uint32 (clients, count)."""
   groups = tf.cast(tf.range((count + 3) // 4), tf.uint64)
   low = counter[:, :1] + groups
   high = counter[:, 1:] + tf.cast(low < groups, tf.uint64)
@@ -80,9 +98,13 @@ def _bits(shape: tf.Tensor, key: tf.Tensor, counter: tf.Tensor) -> tf.Tensor:
     [_low(key), _high(key)],
   )
   drawn = tf.stack([tf.cast(word, tf.uint32) for word in words], axis=2)
-  clients = tf.shape(key)[:1]
-  drawn = tf.reshape(drawn, [clients[0], -1])[:, :count]
-  return tf.reshape(drawn, tf.concat([clients, shape], 0))
+  return tf.reshape(drawn, [tf.shape(key)[0], -1])[:, :count]
+
+
+def _bits(shape: tf.Tensor, key: tf.Tensor, counter: tf.Tensor) -> tf.Tensor:
+  """What the draws of some clients are made of: uint32 (clients, *shape)."""
+  drawn = _words(tf.reduce_prod(shape), key, counter)
+  return tf.reshape(drawn, tf.concat([tf.shape(key)[:1], shape], 0))
 
 
 def _draws(
