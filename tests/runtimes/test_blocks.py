@@ -258,8 +258,15 @@ def test_results_of_unknown_shapes_are_left_to_one_client_after_another(few_are_
     np.testing.assert_array_equal(value, [np.arange(n), 2 * np.arange(n)])
 
 
-def test_sizes_inside_the_work_may_depend_on_values(few_are_enough):
-  """Which a batch cannot have: each client is worked on by itself then."""
+def test_sizes_inside_the_work_may_depend_on_values(few_are_enough, monkeypatch):
+  """Which a batch cannot have: each client is worked on by itself then, from the start."""
+  sizes, original = [], blocks.Blocks._run
+
+  def run(self, shared, own):
+    sizes.append(len(next(leaf for leaves in own.values() for leaf in leaves)))
+    return original(self, shared, own)
+
+  monkeypatch.setattr(blocks.Blocks, "_run", run)
   draw = tff.tensorflow.computation(
     lambda n: tf.fill([tf.maximum(n - n + 3, 3)], n), np.int32
   )
@@ -273,6 +280,10 @@ def test_sizes_inside_the_work_may_depend_on_values(few_are_enough):
 
   with tff_algos.create_runtime():
     assert compute([5, 3, 1, 4, 3]) == [10, 3, 0, 6, 3]
+    assert sizes[0] > 1 and sizes.count(1) == 5
+    sizes.clear()
+    assert compute([5, 3, 1, 4, 3]) == [10, 3, 0, 6, 3]
+    assert sizes == [1] * 5
 
 
 def test_a_reading_may_depend_on_what_was_broadcast(few_are_enough):

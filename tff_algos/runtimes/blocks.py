@@ -105,7 +105,7 @@ class Blocks:
   ):
     #: How many clients are in a block of a round of so many.
     self.block_size = block_size
-    self._had_room_for = sys.maxsize
+    self._most = sys.maxsize
     self._reading = planning.Step(readings, is_given)
     self._work = work
     self.requested = work.requested
@@ -119,8 +119,8 @@ class Blocks:
     self._do_work = self._function(self._trace_work, self._work.inputs)
 
   def at_once(self, num_clients: int) -> int:
-    """As `block_size`; fewer once these needed too much memory."""
-    return min(self.block_size(num_clients), self._had_room_for)
+    """As `block_size`; fewer once these needed too much memory, or could not be one."""
+    return min(self.block_size(num_clients), self._most)
 
   def prepare(self) -> None:
     """Has TensorFlow trace what `run` needs, before threads call it."""
@@ -147,18 +147,17 @@ class Blocks:
     half = clients // 2
     try:
       return self._run(shared, own)
-    except tf.errors.ResourceExhaustedError:
-      if clients == 1:
-        raise
-      self._had_room_for = min(self._had_room_for, clients - half)
-    except tf.errors.InvalidArgumentError:
-      # Perhaps sizes that depend on values, which differ from client to client.
+    except (tf.errors.ResourceExhaustedError, tf.errors.InvalidArgumentError):
+      # Of the second kind are sizes that depend on values, which differ from client to
+      # client, besides what is wrong with one.
       if clients == 1:
         raise
     first, second = (
       self.run(shared, {n: [leaf[these] for leaf in own[n]] for n in own})
       for these in (slice(half), slice(half, None))
     )
+    # No client's work has failed, so that it was their being together.
+    self._most = min(self._most, clients - half)
     return {
       n: [tf.concat(leaves, 0) for leaves in zip(first[n], second[n])] for n in first
     }
