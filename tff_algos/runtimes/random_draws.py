@@ -11,7 +11,7 @@ it is seeded and counts, and how bits become numbers [code].
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -48,31 +48,39 @@ def _joined(low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
   return tf.bitwise.bitwise_or(low, tf.bitwise.left_shift(high, _word(32)))
 
 
-def _philox(counter: Sequence[tf.Tensor], key: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-  """Four words for each counter of four words and key of two; all uint64, below 2**32."""
-  a, b, c, d = counter
-  for step in range(_ROUNDS):
-    # A multiple of the round's, in place of a sum in each.
-    first, second = (_low(k + _word(step * w)) for k, w in zip(key, _WEYL))
-    left, right = _word(_MULTIPLIERS[0]) * a, _word(_MULTIPLIERS[1]) * c
-    a = tf.bitwise.bitwise_xor(tf.bitwise.bitwise_xor(_high(right), b), first)
-    c = tf.bitwise.bitwise_xor(tf.bitwise.bitwise_xor(_high(left), d), second)
-    b, d = _low(right), _low(left)
-  return [a, b, c, d]
-
-
 # Functions, as a computation has hundreds of draws: each is one operation where it is
 # traced, and not the generator's 300.
 _function = functools.partial(tf.function, autograph=False)
 
 
+@_function(input_signature=[tf.TensorSpec([None, None], tf.uint64)] * 6)
+def _philox(
+  a: tf.Tensor, b: tf.Tensor, c: tf.Tensor, d: tf.Tensor, *key: tf.Tensor
+) -> tuple[tf.Tensor, ...]:
+  """Four words for a counter a, b, c, d of words and a key of two; all below 2**32."""
+  low, half = _word(_LOW), _word(32)
+  multipliers = list(map(_word, _MULTIPLIERS))
+  for step in range(_ROUNDS):
+    # A multiple of the round's, in place of a sum in each.
+    first, second = (
+      tf.bitwise.bitwise_and(k + _word(step * w), low) for k, w in zip(key, _WEYL)
+    )
+    left, right = multipliers[0] * a, multipliers[1] * c
+    a = tf.bitwise.bitwise_xor(tf.bitwise.right_shift(right, half), b)
+    c = tf.bitwise.bitwise_xor(tf.bitwise.right_shift(left, half), d)
+    a, c = tf.bitwise.bitwise_xor(a, first), tf.bitwise.bitwise_xor(c, second)
+    b, d = tf.bitwise.bitwise_and(right, low), tf.bitwise.bitwise_and(left, low)
+  return a, b, c, d
+
+
 @_function(input_signature=[tf.TensorSpec([None, 2], tf.uint64)])
 def _seeded(seeds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
   """Key (clients, 1) and counter (clients, 2) of each client's draw; all uint64."""
-  words = [half(seeds[:, i]) for i in (0, 1) for half in (_low, _high)]
-  a, b, c, d = _philox(words, [_word(value) for value in _SEEDING_KEY])
-  key = _joined(a, b)[:, tf.newaxis]
-  return key, tf.stack([tf.zeros_like(a), _joined(c, d)], axis=1)
+  words = [half(seeds[:, i, tf.newaxis]) for i in (0, 1) for half in (_low, _high)]
+  a, b, c, d = _philox(
+    *words, *(_word(value)[tf.newaxis, tf.newaxis] for value in _SEEDING_KEY)
+  )
+  return _joined(a, b), tf.concat([tf.zeros_like(a), _joined(c, d)], axis=1)
 
 
 def _key_and_counter(pfor_input: Any) -> Any:
@@ -93,10 +101,7 @@ def _words(count: tf.Tensor, key: tf.Tensor, counter: tf.Tensor) -> tf.Tensor:
   groups = tf.cast(tf.range((count + 3) // 4), tf.uint64)
   low = counter[:, :1] + groups
   high = counter[:, 1:] + tf.cast(low < groups, tf.uint64)
-  words = _philox(
-    [half(each) for each in (low, high) for half in (_low, _high)],
-    [_low(key), _high(key)],
-  )
+  words = _philox(*(half(each) for each in (low, high, key) for half in (_low, _high)))
   drawn = tf.stack([tf.cast(word, tf.uint32) for word in words], axis=2)
   return tf.reshape(drawn, [tf.shape(key)[0], -1])[:, :count]
 
