@@ -259,7 +259,7 @@ def test_results_of_unknown_shapes_are_left_to_one_client_after_another(few_are_
 
 
 def test_sizes_inside_the_work_may_depend_on_values(few_are_enough, monkeypatch):
-  """Which a batch cannot have: each client is worked on by itself, later from the start."""
+  """Which a batch cannot have: each client is worked on alone, later from the start."""
   sizes, original = [], blocks.Blocks._run
 
   def run(self, shared, own):
