@@ -27,9 +27,7 @@ _FULL = dict(minval=None, maxval=None)
   ],
 )
 def test_philox_has_its_authors_known_answers(counter, key, expected):
-  words = random_draws._philox(
-    [tf.constant(c, tf.uint64) for c in counter], [tf.constant(k, tf.uint64) for k in key]
-  )
+  words = random_draws._philox(*(tf.constant([[w]], tf.uint64) for w in counter + key))
   assert " ".join(f"{int(word):08x}" for word in words) == expected
 
 
