@@ -83,6 +83,16 @@ def test_privacy_is_kept(model, tmp_path):
   assert tff_algos.load_process(path).privacy == process.privacy is not None
 
 
+def test_that_there_is_a_personal_model_is_kept(model, tmp_path):
+  """None would have features evaluated as if they were logits."""
+  process = tff_algos.build_pfedgp(model)
+  path = str(tmp_path / "pfedgp")
+  tff_algos.save_process(process, path)
+  loaded = tff_algos.load_process(path)
+  with pytest.raises(tff_algos.InputError, match=r"has a personal_model[^\n]*\.$"):
+    tff_algos.build_client_evaluation(model, personal_model=loaded.personal_model)
+
+
 def test_another_program_goes_on_with_it(scaffold, clients, tmp_path):
   path, result = str(tmp_path / "scaffold"), str(tmp_path / "result")
   tff_algos.save_process(scaffold, path)
@@ -136,6 +146,9 @@ def test_files_that_are_no_process_are_refused_in_one_sentence(scaffold, tmp_pat
   _change(path, tensorflow_federated="0.1")
   with pytest.raises(tff_algos.InputError, match=r"with TFF 0\.1[^\n]*\.$"):
     tff_algos.load_process(str(path))
+  _change(path, format=2)
+  with pytest.raises(tff_algos.InputError, match=r"tff_algos, in format 2[^\n]*\.$"):
+    tff_algos.load_process(str(path))
   tff_algos.save_process(scaffold, str(path))
   with zipfile.ZipFile(path) as file:
     containers = json.loads(file.read("process.json"))["containers"]
@@ -144,4 +157,18 @@ def test_files_that_are_no_process_are_refused_in_one_sentence(scaffold, tmp_pat
   with pytest.raises(
     tff_algos.InputError, match=r"needs NoSuchClass of tff_algos[^\n]*\.$"
   ):
+    tff_algos.load_process(str(path))
+
+
+@pytest.mark.parametrize("name", ["process.json", "initialize"])
+def test_damaged_files_are_refused_in_one_sentence(scaffold, tmp_path, name):
+  path = tmp_path / "process"
+  tff_algos.save_process(scaffold, str(path))
+  with zipfile.ZipFile(path) as file:
+    # Past the header of the part, which ends with its name: in what is compressed.
+    start = file.getinfo(name).header_offset + 30 + len(name)
+  content = bytearray(path.read_bytes())
+  content[start] |= 7  # A kind of block that there is not.
+  path.write_bytes(content)
+  with pytest.raises(tff_algos.InputError, match=r"holds no process[^\n]*\.$"):
     tff_algos.load_process(str(path))

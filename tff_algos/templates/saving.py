@@ -5,16 +5,19 @@ from __future__ import annotations
 import importlib
 import json
 import zipfile
+import zlib
 from typing import Any, Optional
 
 import tensorflow_federated as tff
 
 from tff_algos import durable_files
+from tff_algos.client_data import Examples
 from tff_algos.errors import InputError
+from tff_algos.models.functional import Model, Weights
 from tff_algos.privacy.accounting import GaussianMechanism
 from tff_algos.runtimes import private_apis
 from tff_algos.templates.ledger import RoundTraffic
-from tff_algos.templates.stateful_process import StatefulProcess
+from tff_algos.templates.stateful_process import PersonalModel, StatefulProcess
 
 _FORMAT = 1
 _MANIFEST = "process.json"
@@ -27,6 +30,11 @@ _PARTS = (
   "set_hparams",
 )
 _NEXT = "next/"
+# What reading a damaged file raises; RuntimeError where it seems to be encrypted.
+_DAMAGES = (
+  *(zipfile.BadZipFile, zlib.error, EOFError, RuntimeError),
+  *(KeyError, TypeError, ValueError),
+)
 
 
 def save_process(process: StatefulProcess, path: str) -> None:
@@ -34,7 +42,7 @@ def save_process(process: StatefulProcess, path: str) -> None:
 
   Its computations, the classes that their results are made of, its schedule, its bytes
   and its privacy are in it; its `model`, `client_work` and `personal_model`, Python
-  functions, are not.
+  functions, are not. That it has a `personal_model` is.
 
   Args:
     process: The process.
@@ -54,6 +62,7 @@ def save_process(process: StatefulProcess, path: str) -> None:
     "schedule": process.schedule,
     "traffic": {kind: each._asdict() for kind, each in process.traffic.items()},
     "privacy": privacy and privacy._asdict(),
+    "is_personal": process.personal_model is not None,
     "containers": {n: _containers(c.type_signature) for n, c in computations.items()},
   }
   with (
@@ -71,20 +80,31 @@ def load_process(path: str) -> StatefulProcess:
 
   Load files that you trust: their computations can read and write files.
 
+  Returns:
+    The process. If the one that was saved had a `personal_model`, this one's raises an
+    `InputError` where it is called: the global model alone predicts nothing.
+
   Raises:
-    InputError: The file is no process, another TFF has written it, or a class that its
-      states or metrics are made of cannot be imported.
+    InputError: The file is no process or damaged, another TFF or another version of this
+      library has written it, or a class that its states or metrics are made of cannot be
+      imported.
     FileNotFoundError: There is no such file.
   """
   try:
     with zipfile.ZipFile(path) as file:
       manifest = json.loads(file.read(_MANIFEST))
       written = {name: file.read(name) for name in manifest["containers"]}
-  except (zipfile.BadZipFile, KeyError, json.JSONDecodeError) as error:
+  except _DAMAGES as error:
     raise InputError(
       f"{path} holds no process: give a file that tff_algos.save_process wrote."
     ) from error
-  if (manifest["format"], manifest["tensorflow_federated"]) != (_FORMAT, tff.__version__):
+  if manifest["format"] != _FORMAT:
+    raise InputError(
+      f"{path} was written by another version of tff_algos, in format "
+      f"{manifest['format']}, where this one reads format {_FORMAT}: save the process "
+      "again with this one."
+    )
+  if manifest["tensorflow_federated"] != tff.__version__:
     raise InputError(
       f"{path} was written with TFF {manifest['tensorflow_federated']}, whose "
       f"computations are not those of {tff.__version__}, which is here: save the process "
@@ -103,8 +123,23 @@ def load_process(path: str) -> StatefulProcess:
     schedule=manifest["schedule"],
     count_traffic=lambda: traffic,
   )
-  privacy = manifest["privacy"]
-  return process.with_privacy(GaussianMechanism(**privacy)) if privacy else process
+  if manifest["privacy"]:
+    process = process.with_privacy(GaussianMechanism(**manifest["privacy"]))
+  if manifest.get("is_personal"):  # Older files do not say it.
+    process = process.with_personal_model(_no_personal_model(path))
+  return process
+
+
+def _no_personal_model(path: str) -> PersonalModel:
+  """What says that there was one, as None would say that the global model predicts."""
+
+  def refuse(weights: Weights, examples: Examples) -> Model:
+    raise InputError(
+      f"The process in {path} has a personal_model, which a file cannot hold: take that "
+      "of the process that its algorithm builds."
+    )
+
+  return refuse
 
 
 def _loaded(content: bytes, containers: Any, path: str) -> tff.Computation:
