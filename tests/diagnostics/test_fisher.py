@@ -104,6 +104,8 @@ def test_correlation_by_hand():
   # (-2, -1, 1, 2) and (-1, 1, -1, 1): 2 - 1 - 1 + 2 = 2, over sqrt(10 * 4).
   assert fisher.correlation(a, np.array([0.0, 2, 0, 2])) == pytest.approx(2 / 40**0.5)
   assert np.isnan(fisher.correlation(a, np.ones(4)))
+  # The mean of three tenths in float64 is not a tenth.
+  assert np.isnan(fisher.correlation(np.full(3, 0.1), a[:3]))
 
 
 def test_threads_find_what_they_call_traced(in_process, problem):

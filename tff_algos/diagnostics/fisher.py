@@ -140,6 +140,8 @@ def _vector(values: Weights) -> NDArray[np.float64]:
 
 def correlation(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
   """Pearson's correlation of two vectors; NaN where one is constant."""
+  if np.ptp(a) == 0 or np.ptp(b) == 0:
+    return float("nan")  # Its mean is rounded, so that the norm would not be 0.
   a, b = a - np.mean(a), b - np.mean(b)
   norms = np.linalg.norm(a) * np.linalg.norm(b)
   return float(a @ b / norms) if norms else float("nan")
