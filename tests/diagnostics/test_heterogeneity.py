@@ -11,6 +11,7 @@ from matplotlib import figure, image
 from mpl_toolkits.mplot3d import axes3d
 
 from tff_algos.diagnostics import heterogeneity
+from tff_algos.errors import InputError
 
 
 def _dirichlet_counts(num_clients: int) -> np.ndarray:
@@ -54,6 +55,17 @@ def test_measures_refuse_empty_clients(counts, tmp_path):
     heterogeneity.mean_wasserstein_distance(counts)
   for draw in (heterogeneity.draw_heat_map, heterogeneity.draw_columns):
     with pytest.raises(ValueError, match="every client an example"):
+      draw(counts, tmp_path / "x.png", "")
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("wrong", [-1, np.nan])
+def test_measures_refuse_counts_that_count_nothing(wrong, tmp_path):
+  counts = np.array([[2, 3], [wrong, 3]])
+  with pytest.raises(InputError, match=rf"numbers >= 0, but {wrong}[^\n]*\.$"):
+    heterogeneity.mean_wasserstein_distance(counts)
+  for draw in (heterogeneity.draw_heat_map, heterogeneity.draw_columns):
+    with pytest.raises(InputError, match="numbers >= 0"):
       draw(counts, tmp_path / "x.png", "")
   assert not list(tmp_path.iterdir())
 

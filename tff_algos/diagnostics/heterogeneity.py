@@ -276,4 +276,9 @@ def _check_counts(name: str, counts: NDArray[np.int64]) -> NDArray[np.int64]:
       f"but the shape is {counts.shape} or a row is empty: give what "
       "tff_algos.partitions.class_counts returns."
     )
+  if not (counts >= 0).all():
+    raise InputError(
+      f"{name}: counts must be numbers >= 0, but {counts[~(counts >= 0)][0]} is one of "
+      "them: give what tff_algos.partitions.class_counts returns."
+    )
   return counts
