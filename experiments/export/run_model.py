@@ -181,7 +181,7 @@ def _from_checkpoint(
 def _open(path: str) -> tf.keras.Model:
   try:
     return tf.keras.models.load_model(path, compile=False)
-  except (OSError, ValueError, zipfile.BadZipFile) as error:
+  except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
     reason = str(error).strip().splitlines()[0]
     raise InputError(
       f"{path} cannot be opened ({reason}): remove it, so that the checkpoint is taken."

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import zipfile
 
 import numpy as np
 import pytest
@@ -184,6 +185,9 @@ def test_what_cannot_be_exported_is_refused_and_nothing_is_written(
   (tmp_path / "broken").mkdir()
   shutil.copy(trained.run_dir / "config.json", tmp_path / "broken")
   (tmp_path / "broken/model.keras").write_bytes(b"PK")
+  shutil.copytree(tmp_path / "broken", tmp_path / "damaged")
+  with zipfile.ZipFile(tmp_path / "damaged/model.keras", "w") as file:
+    file.writestr("metadata.json", "{}")
   before = tree(tmp_path)
   out = f"--out={tmp_path / 'm.keras'}"
   keras = "--format=keras"
@@ -191,6 +195,7 @@ def test_what_cannot_be_exported_is_refused_and_nothing_is_written(
     (export(keras, out, run_dir=old), ["neither model.keras nor a checkpoint"]),
     (export(keras, out, run_dir=tmp_path), ["is no folder of a run"]),
     (export(keras, out, run_dir=tmp_path / "broken"), ["model.keras cannot be opened"]),
+    (export(keras, out, run_dir=tmp_path / "damaged"), ["model.keras cannot be opened"]),
     (export(keras, f"--out={tmp_path}/there.keras"), ["is there already"]),
     (export(keras, f"--out={tmp_path}/model"), ["must end in .keras"]),
     (export("--format=onnx", out), ["onnx", "saved_model"]),
