@@ -97,7 +97,8 @@ def table(rows: Sequence[Row], correlations: Sequence[FisherRow]) -> str:
     before, after = _losses(rows, name)
     more = after - before
     numbers = (before.mean(), after.mean(), more.mean(), np.median(more))
-    share = f"{100 * np.mean(more > 0):.0f} %"
+    # A loss that is NaN is no smaller than before.
+    share = "nan %" if np.isnan(more).any() else f"{100 * np.mean(more > 0):.0f} %"
     lines.append([name, *(f"{number:.3f}" for number in numbers), share])
   text = markdown.table(head, lines, right=range(1, len(head)))
   rounds = {row.round for row in rows}

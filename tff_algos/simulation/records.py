@@ -98,10 +98,10 @@ class RecordWriter:
 def read_lines(path: str) -> list[list[str]]:
   """The cells of a CSV's lines, without a last line that was cut short."""
   with open(path, newline="", encoding="utf-8") as f:
-    lines = f.read().splitlines(keepends=True)
-  if lines and not lines[-1].endswith("\n"):
-    lines.pop()  # Also where it has all its cells: the last number may lack digits.
-  return list(csv.reader(lines))
+    # A last line may have all its cells and the last number lack digits. What else Python
+    # takes for the end of a line, as U+2028, may be in a client's name.
+    lines = f.read().split("\n")[:-1]
+  return list(csv.reader(f"{line}\n" for line in lines))
 
 
 def rounds_to_target(

@@ -23,6 +23,28 @@ def test_table_by_hand(read_table):
   assert "0.50 (median), 0.25 to 0.75" in records.table(_ROWS, found)
 
 
+def test_where_a_local_model_diverged_nobody_is_counted(read_table):
+  rows = [*_ROWS, records.Row(4, "fedavg", "c", 0.5, float("nan"))]
+  [line, other] = read_table(records.table(rows, []))
+  assert line == ["fedavg", "0.667", *["nan"] * 3, "nan %"]
+  assert other[-1] == "100 %"
+
+
+def test_names_of_clients_come_back(tmp_path):
+  """Also those with what ends a line for Python, but not in a CSV."""
+  rows = [
+    records.Row(2, "fedavg", name, 1.0, 2.0)
+    for name in ("a,b", 'a"b', "a\nb", "a\x0bb", "a\x1cb", "a\x85b", "a\u2028b")
+  ]
+  path = tmp_path / "rows.csv"
+  file = records.RowFile(str(path), records.Row)
+  file.cut(lambda t: True)
+  file.add(rows)
+  with open(path, "a") as f:
+    f.write("2,fedavg,c,1.0,2.")
+  assert records.read_rows(str(path), records.Row) == rows
+
+
 def test_pictures_are_drawn_of_one_and_of_several_rounds(tmp_path):
   for rows in (_ROWS[:2], _ROWS):
     records.draw_losses(rows, str(tmp_path / "a.png"), "x")
