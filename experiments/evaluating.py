@@ -44,12 +44,15 @@ def run(request: Request) -> None:
   """Evaluates, prints both, and writes a line for each client.
 
   Raises:
-    InputError: There is no model, or the data are not the run's; nothing was written.
+    InputError: There is no model, the data are not the run's, or the CSV cannot be
+      written; nothing was written.
   """
   name = "best_clients.csv" if request.best else "clients.csv"
   out = request.out or os.path.join(request.run, name)
   config, manifest = run_model.config_of(request.run, request.data_dir, request.cache_dir)
   command_line.check_folder_of("--out", out)
+  if os.path.isdir(out) or out.endswith(os.sep):
+    raise InputError(f"{out} cannot be the --out: it is a folder, so name a file in it.")
   folder = os.path.dirname(os.path.abspath(out))
   loaded = preparation.load(config)
   if not request.other_data:

@@ -192,6 +192,16 @@ def test_folder_without_a_model_is_refused(mine, evaluate, tmp_path):
   assert tree(tmp_path) == before
 
 
+def test_folder_for_the_file_is_refused_before_anything_is_evaluated(
+  mine, evaluate, tmp_path
+):
+  for out in (str(tmp_path), f"{tmp_path}/new/"):
+    done = evaluate(f"--out={out}", run_dir=mine)
+    assert_refused(done, f"{out} cannot be the --out: it is a folder")
+    assert not done.out
+  assert not list(tmp_path.iterdir())
+
+
 def test_defect_where_a_checkpoint_is_read_is_not_the_users(mine, evaluate, tmp_path):
   run_dir = tmp_path / "run"
   shutil.copytree(mine, run_dir, ignore=shutil.ignore_patterns("*.keras"))
