@@ -64,12 +64,12 @@ class RowFile:
   def cut(self, keeps: Callable[[int], bool]) -> None:
     """Keeps the rows of some rounds alone."""
     rows = [row for row in read_rows(self._path, self._kind) if keeps(row.round)]
-    with durable_files.new_file(self._path, "w", newline="") as f:
+    with durable_files.new_file(self._path, "w", newline="", encoding="utf-8") as f:
       csv.writer(f).writerows([self._kind._fields, *rows])
 
   def add(self, rows: Sequence[Any]) -> None:
     """Writes rows at the end."""
-    with open(self._path, "a", newline="") as f:
+    with open(self._path, "a", newline="", encoding="utf-8") as f:
       csv.writer(f).writerows(rows)
 
 

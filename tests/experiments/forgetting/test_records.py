@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 from experiments.forgetting import records
 
 _ROWS = [
@@ -43,6 +47,21 @@ def test_names_of_clients_come_back(tmp_path):
   with open(path, "a") as f:
     f.write("2,fedavg,c,1.0,2.")
   assert records.read_rows(str(path), records.Row) == rows
+
+
+def test_names_of_clients_are_written_in_any_locale(tmp_path):
+  code = (
+    "import sys; from experiments.forgetting import records as r; "
+    "rows = [r.Row(2, 'fedavg', chr(235), 1.0, 2.0)]; "
+    "file = r.RowFile(sys.argv[1], r.Row); file.cut(bool); file.add(rows); "
+    "file.cut(bool); assert r.read_rows(sys.argv[1], r.Row) == rows"
+  )
+  ascii_only = dict(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+  subprocess.run(
+    [sys.executable, "-c", code, str(tmp_path / "rows.csv")],
+    env={**os.environ, **ascii_only, "PYTHONPATH": os.pathsep.join(sys.path)},
+    check=True,
+  )
 
 
 def test_pictures_are_drawn_of_one_and_of_several_rounds(tmp_path):
