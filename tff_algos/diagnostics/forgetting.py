@@ -48,14 +48,15 @@ def build_local_models(model: Model, process: StatefulProcess) -> LocalModels:
 
   Args:
     model: The model.
-    process: The algorithm, whose clients send their model's change as a whole.
+    process: The algorithm, whose clients send their model's change as a whole. Those of
+      FedSGD send a gradient, which a process does not say and which would be added.
 
   Returns:
     `(variables, client_states, client_inputs) -> local models`, one for each client,
     with the server's variables and the arguments of `process.next`.
 
   Raises:
-    InputError: The clients do not train by themselves, or send only parts of the model.
+    InputError: The clients send only parts of the model, or need others' estimates.
   """
   work = process.client_work
   if work is None or len(process.next_fns) > 1:
