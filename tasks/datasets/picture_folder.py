@@ -154,8 +154,11 @@ def _decode(folder: pathlib.Path, classes: list[str]) -> list[np.ndarray]:
     )
   arrays = []
   for split in _SPLITS:
+    pictures = builder.as_dataset(split=split)
     try:
-      examples = tfds.as_numpy(builder.as_dataset(split=split, batch_size=-1))
+      # Not TFDS's own batches, which pad smaller pictures with black.
+      whole = pictures.batch(len(pictures)).get_single_element()
+      examples = tfds.as_numpy(whole)
     except tf.errors.InvalidArgumentError as error:
       raise InputError(_find_odd_picture(builder) or _first_line(error)) from error
     except tf.errors.OpError as error:

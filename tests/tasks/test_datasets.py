@@ -606,6 +606,14 @@ def test_picture_folder_names_a_test_split_of_another_size(folder):
     picture_folder.load(folder)
 
 
+def test_picture_folder_pads_no_smaller_pictures(folder):
+  # The largest of each split are as large, so that nothing but the padding would differ.
+  for split in ("train", "test"):
+    _write_picture(next((folder / split).glob("*/*")), 0, height=6)
+  with pytest.raises(ValueError, match="must have the same size"):
+    picture_folder.load(folder)
+
+
 def test_picture_folder_names_a_file_that_is_no_picture(folder):
   (folder / "train/bee/0.jpg").write_bytes(b"not a picture")
   with pytest.raises(ValueError, match=r"train/bee/0.jpg cannot be decoded"):
