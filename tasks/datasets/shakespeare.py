@@ -150,7 +150,7 @@ def _letters(text: str) -> str:
   return "".join(filter(str.isalpha, text)).upper()
 
 
-def _lines_by_role(path: pathlib.Path) -> Iterator[list[str]]:
+def _lines_by_role(path: pathlib.Path) -> list[list[str]]:
   try:
     text = path.read_text("utf-8")
   except FileNotFoundError as error:
@@ -160,7 +160,10 @@ def _lines_by_role(path: pathlib.Path) -> Iterator[list[str]]:
     ) from error
   except UnicodeDecodeError as error:
     raise InputError(f"{path} is no text ({error.reason}): get it again.") from error
-  return read_roles(text)
+  roles = list(read_roles(text))
+  if not roles:  # Else the plays of the other files would pass for all.
+    raise InputError(f"{path} holds no play: get it again.")
+  return roles
 
 
 def _parts(lines: Iterable[str]) -> Iterator[str]:

@@ -82,6 +82,8 @@ ANNA: Again 2 +
 	[END]
 """
 _OTHER_PLAY = _PLAY.replace("TWO FRIENDS", "A SECOND").replace("Good day!", "Bad day!")
+# Whose one role has too few lines.
+_SHORT_PLAY = "\tA THIRD\n\n\tDRAMATIS PERSONAE\n\nACT I\n\nANNA\tOh!\n"
 
 _LINES = {
   "ANNA": ["Good day! How", "are you?", "Gone.", "Both of us.", "Again 2 +"],
@@ -92,7 +94,7 @@ _LINES = {
 
 @pytest.fixture(name="folder")
 def _folder(tmp_path):
-  for name, text in zip(shakespeare.FILES, (_PLAY + _OTHER_PLAY, "", "")):
+  for name, text in zip(shakespeare.FILES, (_PLAY, _OTHER_PLAY, _SHORT_PLAY)):
     (tmp_path / name).write_text(text)
   return tmp_path
 
@@ -168,6 +170,12 @@ def test_files_without_plays_are_refused(content, folder):
   with pytest.raises(ValueError, match=r"get (them|it) again") as caught:
     shakespeare.load(folder)
   assert "\n" not in str(caught.value)
+
+
+def test_each_file_must_hold_a_play(folder):
+  (folder / "histories").write_text("<html>no such page</html>\n")
+  with pytest.raises(ValueError, match=r"histories holds no play: get it again"):
+    shakespeare.load(folder)
 
 
 def test_real_plays(shared_data_dir):
