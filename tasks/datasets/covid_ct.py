@@ -88,7 +88,13 @@ def _names(folder: pathlib.Path, split: str, label: str) -> list[str]:
       f"{folder} lacks {path.relative_to(folder)}: get COVID-CT from {_HOME} and name "
       "its folder."
     )
-  names = list(filter(None, map(str.strip, path.read_text("utf-8").splitlines())))
+  try:
+    text = path.read_text("utf-8")
+  except UnicodeDecodeError as error:
+    raise InputError(
+      f"{path} is no text ({error.reason}): get it again from {_HOME}."
+    ) from error
+  names = list(filter(None, map(str.strip, text.splitlines())))
   if not names:
     raise InputError(f"{path} names no picture: get it again from {_HOME}.")
   return names
@@ -119,7 +125,7 @@ def _reader(folder: pathlib.Path, name: str) -> Callable[[str], bytes]:
     )
   try:
     archive = zipfile.ZipFile(packed)
-  except (OSError, zipfile.BadZipFile) as error:
+  except (OSError, RuntimeError, UnicodeDecodeError, zipfile.BadZipFile) as error:
     raise InputError(
       f"{packed} cannot be read ({error}): get it again from {_HOME}."
     ) from error
@@ -139,7 +145,7 @@ def _checked(place: pathlib.Path, read: Callable[[str], bytes]) -> Callable[[str
       raise dataset.DataMissingError(
         f"{place} lacks {picture}: get it again from {_HOME}."
       ) from error
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
       raise InputError(
         f"{picture} in {place} cannot be read ({error}): get it again from {_HOME}."
       ) from error

@@ -52,6 +52,7 @@ _UNREADABLE = (
   EOFError,
   RuntimeError,
   NotImplementedError,
+  UnicodeDecodeError,
 )
 
 

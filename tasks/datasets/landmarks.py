@@ -63,7 +63,7 @@ def load(
   folder = pathlib.Path(data_dir).expanduser().absolute()
   train, test = (_read_list(_find(folder, name)) for name in _SPLITS)
   users = [row.get("user_id") for row in train]
-  if None in users:
+  if not all(users):  # Those without a name would be one user.
     raise InputError(
       f"{_find(folder, _SPLITS[0])} has no user_id in a line: get it again."
     )
@@ -104,13 +104,25 @@ def _find(folder: pathlib.Path, name: str) -> pathlib.Path:
 
 
 def _read_list(path: pathlib.Path) -> list[dict[str, str]]:
-  with path.open(newline="", encoding="utf-8") as file:
-    rows = list(csv.DictReader(file))
+  try:
+    with path.open(newline="", encoding="utf-8") as file:
+      rows = list(csv.DictReader(file))
+  except (UnicodeDecodeError, csv.Error) as error:
+    raise InputError(
+      f"{path} cannot be read ({error}): get it again from {_SPLIT_HOME}."
+    ) from error
   for line, row in enumerate(rows, start=2):
-    if not row.get("image_id") or not (row.get("class") or "").isdecimal():
+    label = row.get("class") or ""
+    if not row.get("image_id") or not label.isdecimal():
       raise InputError(
         f"{path} has no image_id or no class in line {line}: get it again from "
         f"{_SPLIT_HOME}."
+      )
+    # Not later: as an int32, a number of many digits is another class.
+    if int(label) >= NUM_CLASSES:
+      raise InputError(
+        f"{path} has the class {label} in line {line}, but they are "
+        f"0..{NUM_CLASSES - 1}: get it again from {_SPLIT_HOME}."
       )
   return rows
 

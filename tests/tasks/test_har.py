@@ -17,6 +17,7 @@ import pytest
 from tasks import registry
 from tasks.datasets import har
 from tasks.datasets.dataset import DataMissingError
+from tff_algos.errors import InputError
 
 _TOP = "UCI HAR Dataset"
 _CHANNELS = (
@@ -275,6 +276,19 @@ def test_unknown_activity_is_named(tmp_path, label):
   with pytest.raises(ValueError, match=f"holds the activity {label}") as caught:
     har.load(tmp_path)
   _assert_one_sentence(caught, "test/y_test.txt")
+
+
+def test_archive_with_a_damaged_name_is_named(tmp_path):
+  content = _packed(_files())
+  # In the list of contents: the first name is said to be UTF-8, and is not.
+  start = content.index(b"PK\x01\x02")
+  damaged = bytearray(content)
+  damaged[start + 9] |= 8
+  damaged[start + 46] = 0xFF
+  (tmp_path / "har.zip").write_bytes(damaged)
+  with pytest.raises(InputError, match="cannot be read") as caught:
+    har.load(tmp_path)
+  _assert_one_sentence(caught, "har.zip")
 
 
 @pytest.mark.parametrize("place", ["", "har.zip"])

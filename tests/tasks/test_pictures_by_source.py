@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 from tasks.datasets import covid_ct, dataset, landmarks, picture_files
+from tff_algos.errors import InputError
 
 
 def _picture(value: int, shape: tuple[int, ...] = (30, 20), kind: str = "png") -> bytes:
@@ -165,6 +166,20 @@ def test_covid_damaged_archives_are_named(covid):
   path.write_bytes(whole[: len(whole) // 2])
   with pytest.raises(ValueError, match=r"CT_COVID\.zip cannot be read"):
     covid_ct.load(covid, size=8)
+  # In the list of contents, the method of compression, which is unknown then.
+  place = whole.index(b"PK\x01\x02") + 10
+  path.write_bytes(whole[:place] + b"c" + whole[place + 1 :])
+  with pytest.raises(InputError, match=r"in .*CT_COVID\.zip cannot be read"):
+    covid_ct.load(covid, size=8)
+
+
+@pytest.mark.parametrize("covid", ["archives"], indirect=True)
+def test_covid_list_that_is_no_text_is_named(covid):
+  path = covid / "Data-split/COVID/trainCT_COVID.txt"
+  path.write_bytes(path.read_bytes() + b"\xe9.png\n")
+  with pytest.raises(InputError, match=r"trainCT_COVID\.txt is no text") as caught:
+    covid_ct.load(covid, size=8)
+  assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("loader", [covid_ct, landmarks])
@@ -242,12 +257,17 @@ def test_landmarks_are_decoded_once_while_the_lists_are_the_same(photographs, tm
     ("7,,3", "federated_train.csv has no image_id or no class in line 6"),
     ("7,000a1b2c3d4e5f60,x", "no image_id or no class in line 6"),
     ("7,000a1b2c3d4e5f60", "no image_id or no class in line 6"),
-    ("7,000a1b2c3d4e5f60,2028", "label 2028: with 2028 classes"),
+    ("7,000a1b2c3d4e5f60,2028", "class 2028 in line 6, but they are 0..2027"),
+    ("7,000a1b2c3d4e5f60,4294967299", "class 4294967299 in line 6"),  # 3 as an int32.
+    (",000a1b2c3d4e5f60,3", "federated_train.csv has no user_id in a line"),
+    pytest.param("\udce9,000a1b,3", "csv cannot be read .*utf-8", id="no UTF-8"),
+    pytest.param('"' + "\n" * 200_000, "csv cannot be read .*limit", id="open quote"),
   ],
 )
 def test_landmarks_wrong_lines_are_named(line, match, photographs):
-  with (photographs / "federated_train.csv").open("a") as file:
+  path = photographs / "federated_train.csv"
+  with path.open("a", encoding="utf-8", errors="surrogateescape") as file:
     file.write(line + "\n")
-  with pytest.raises(ValueError, match=match) as caught:
+  with pytest.raises(InputError, match=match) as caught:
     landmarks.load(photographs, size=16)
   assert "\n" not in str(caught.value)
