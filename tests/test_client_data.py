@@ -359,12 +359,24 @@ def test_finite_inputs_whose_sum_is_not_are_written(tmp_path):
     '{"ids": ["a"], "num_examples": ["many"]}',
     '{"ids": ["a"], "num_examples": [1], "checksums": [1, 2]}',
     '{"ids": ["a"], "num_examples": [1], "checksums": 7}',
+    '{"ids": [["a"]], "num_examples": [1]}',
+    '{"ids": ["a"], "num_examples": [1e30]}',
+    '{"ids": ["a"], "num_examples": [1], "extreme_labels": null}',
+    '{"ids": ["a"], "num_examples": [1], "extreme_labels": [[0]]}',
+    '{"ids": ["a"], "num_examples": [1], "extreme_labels": [["0a", "a"]]}',
   ],
 )
 def test_list_of_clients_that_is_none_is_refused(tmp_path, content):
   (tmp_path / "clients.json").write_text(content)
   with pytest.raises(DamagedError, match=r"clients\.json.*write the clients again"):
     client_data.ClientDirectory(str(tmp_path))
+
+
+def test_folder_may_be_a_path(tmp_path):
+  written = client_data.write_clients(tmp_path, {"a": _examples(3)}, _SPEC)
+  opened = client_data.ClientDirectory(tmp_path)
+  assert written.folder == opened.folder == str(tmp_path)
+  _assert_same(opened.examples("a", _SPEC), _examples(3))
 
 
 def test_no_clients_are_refused(tmp_path):
@@ -476,6 +488,13 @@ def test_file_of_another_file_system_is_looked_at_too(tmp_path, kind):
   damage(tmp_path / "0000" / "0000001.client")
   clients = client_data.ClientDirectory(str(tmp_path)).in_memory()
   _assert_found(clients, clients.path("b"), words)
+
+
+def test_missing_file_is_no_copy_in_memory(tmp_path):
+  clients = _population(tmp_path)
+  os.unlink(clients.path("b"))
+  with pytest.raises(DamagedError, match=r"client 'b' cannot be read: .* is not there"):
+    clients.in_memory()
 
 
 def test_file_is_read_once_but_when_it_changes_or_is_asked_for_again(

@@ -126,7 +126,7 @@ class ClientDirectory:
     num_examples: int64 (N,), how many examples each has.
   """
 
-  def __init__(self, folder: str):
+  def __init__(self, folder: str | os.PathLike[str]):
     """Opens a folder that `write_clients` made.
 
     Raises:
@@ -139,21 +139,22 @@ class ClientDirectory:
         f"No client data in {folder}: there is no {_MANIFEST}; write them with "
         "tff_algos.write_clients."
       )
-    self.folder = folder
+    self.folder = os.fspath(folder)
     try:
       with tf.io.gfile.GFile(manifest) as f:
         content = json.load(f)
       self.ids: tuple[str, ...] = tuple(content["ids"])
       self.num_examples = np.asarray(content["num_examples"], np.int64)
-      self._extreme_labels = content.get("extreme_labels", ())
+      extremes = content.get("extreme_labels", ())
+      self._extreme_labels = [(int(label), client) for label, client in extremes]
       # None in folders that are older than checksums.
       self._checksums: Optional[list[int]] = content.get("checksums")
       num_checksums = len(self.ids if self._checksums is None else self._checksums)
-    except (ValueError, KeyError, TypeError) as error:
+      self._places = {client: i for i, client in enumerate(self.ids)}
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
       raise DamagedError(
         f"{manifest} does not hold what write_clients wrote: write the clients again."
       ) from error
-    self._places = {client: i for i, client in enumerate(self.ids)}
     # What a file was like when its content was found to be what was written.
     self._checked: dict[str, Optional[_Stamp]] = {}
     num_clients = len(self.ids)
@@ -176,13 +177,20 @@ class ClientDirectory:
     For the in_process runtime, where the files are on a file system that takes long to
     open them: each is opened once, and never in a round. They stay until the process
     ends.
+
+    Raises:
+      DamagedError: One cannot be read.
     """
     folder = f"ram://tff_algos/{uuid.uuid4().hex}"
     for place in range(len(self)):
       path = os.path.join(folder, _file_name(place))
       if place % _FILES_IN_FOLDER == 0:
         tf.io.gfile.makedirs(os.path.dirname(path))
-      tf.io.gfile.copy(os.path.join(self.folder, _file_name(place)), path)
+      try:
+        tf.io.gfile.copy(os.path.join(self.folder, _file_name(place)), path)
+      except tf.errors.OpError:
+        self.check_files([self.ids[place]], again=True)  # Which says what is wrong.
+        raise
     manifest = os.path.join(self.folder, _MANIFEST)
     tf.io.gfile.copy(manifest, os.path.join(folder, _MANIFEST))
     return ClientDirectory(folder)
@@ -295,7 +303,7 @@ def _file_name(place: int) -> str:
 
 
 def write_clients(
-  folder: str,
+  folder: str | os.PathLike[str],
   clients: Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]],
   spec: ExampleSpec,
 ) -> ClientDirectory:
@@ -359,7 +367,7 @@ def write_clients(
     checksums=checksums,
     extreme_labels=extreme_labels,
   )
-  if "://" in folder:
+  if "://" in manifest:
     with tf.io.gfile.GFile(manifest, "w") as f:
       f.write(json.dumps(content))
   else:
