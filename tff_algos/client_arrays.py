@@ -45,6 +45,11 @@ def as_stored(
   return _cast(owner, "inputs", x, spec.x), _cast(owner, "labels", y, spec.y)
 
 
+def dtypes_and_shapes(spec: ExampleSpec) -> list[list[Any]]:
+  """Dtype and shape of x and of y, as JSON holds them."""
+  return [[part.dtype.name, part.shape.as_list()] for part in (spec.x, spec.y)]
+
+
 def check_finite(client: str, x: npt.NDArray[Any]) -> None:
   """Raises `InputError` if an input is NaN or infinite."""
   # Of the sum, for one pass and no array of the size of the data; a sum of finite numbers

@@ -124,6 +124,8 @@ class ClientDirectory:
   Attributes:
     ids: The clients' names in their order.
     num_examples: int64 (N,), how many examples each has.
+    example: What `client_arrays.dtypes_and_shapes` gives of an example; None in folders
+      that are older than it.
   """
 
   def __init__(self, folder: str | os.PathLike[str]):
@@ -147,6 +149,7 @@ class ClientDirectory:
       self.num_examples = np.asarray(content["num_examples"], np.int64)
       extremes = content.get("extreme_labels", ())
       self._extreme_labels = [(int(label), client) for label, client in extremes]
+      self.example: Any = content.get("example")
       # None in folders that are older than checksums.
       self._checksums: Optional[list[int]] = content.get("checksums")
       num_checksums = len(self.ids if self._checksums is None else self._checksums)
@@ -361,12 +364,9 @@ def write_clients(
     if spec.y.dtype.is_integer:
       labels = [(int(label), client) for label in (y.min(), y.max())]
       extreme_labels = _extremes([*extreme_labels, *labels])
-  content = dict(
-    ids=list(clients),
-    num_examples=num_examples,
-    checksums=checksums,
-    extreme_labels=extreme_labels,
-  )
+  example = client_arrays.dtypes_and_shapes(spec)
+  noted = dict(checksums=checksums, extreme_labels=extreme_labels, example=example)
+  content = dict(ids=list(clients), num_examples=num_examples, **noted)
   if "://" in manifest:
     with tf.io.gfile.GFile(manifest, "w") as f:
       f.write(json.dumps(content))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import pathlib
 import shutil
 
@@ -216,3 +217,45 @@ def test_file_that_only_a_worker_lacks_is_told_with_its_client(
 
   with pytest.raises(InputError, match=r"^Client .client 3. in round 1: A client on the"):
     _run(process_of("fedavg"), clients, tmp_path / "c", before_round=fail)
+
+
+def _written(folder, dtype, shape=(2,)) -> client_data.ClientDirectory:
+  """Two clients whose examples are of as many bytes as the model's, or not."""
+  spec = tff_algos.ExampleSpec(tf.TensorSpec(shape, dtype), tf.TensorSpec([], tf.int32))
+  x = np.ones((1, *shape))
+  return client_data.write_clients(folder, {"a": (x, [0]), "b": (x, [1])}, spec)
+
+
+@pytest.mark.parametrize("dtype, shape", [(tf.int32, (2,)), (tf.uint8, (8,))])
+def test_examples_of_another_spec_are_not_read_as_other_numbers(
+  in_process, tmp_path, dtype, shape
+):
+  own = _written(tmp_path / "own", tf.float32)
+  other = _written(tmp_path / "other", dtype, shape)
+  spec = tff_algos.ExampleSpec(
+    tf.TensorSpec([2], tf.float32), tf.TensorSpec([], tf.int32)
+  )
+  layers = [tf.keras.Input((2,)), tf.keras.layers.Dense(2)]
+  model = tff_algos.from_keras(tf.keras.Sequential(layers), spec)
+  process = tff_algos.build_fed_avg(
+    model, tff_algos.FedAvgHparams(batch_size=1, learning_rate=0.1)
+  )
+  settings = loop.Settings(rounds=1, clients_per_round=2)
+  evaluate = client_evaluation.build_client_evaluation(model)
+  for clients, match in ((own, None), (other, r"other were written with .*float32")):
+    for use in (
+      lambda clients: loop.simulate(process, clients, settings),
+      lambda clients: evaluate(model.initial_weights, clients, ["a", "b"]),
+    ):
+      if match is None:
+        use(clients)
+        continue
+      with pytest.raises(InputError, match=match) as caught:
+        use(clients)
+      assert "\n" not in str(caught.value)
+  # A folder of an older version says nothing of it.
+  path = tmp_path / "own" / "clients.json"
+  content = json.loads(path.read_text())
+  del content["example"]
+  path.write_text(json.dumps(content))
+  loop.simulate(process, client_data.ClientDirectory(tmp_path / "own"), settings)

@@ -22,7 +22,7 @@ from tff_algos.client_data import ClientDirectory, Examples
 from tff_algos.client_work import gradients, local_training, tree_math
 from tff_algos.errors import InputError
 from tff_algos.models.functional import Model, Weights
-from tff_algos.simulation import evaluation, seeds
+from tff_algos.simulation import client_files, evaluation, seeds
 from tff_algos.templates.stateful_process import PersonalModel
 
 _BATCH = 500
@@ -120,6 +120,7 @@ def build_client_evaluation(
   def evaluate(
     weights: Weights, clients: ClientDirectory, ids: Sequence[str]
   ) -> ClientValues:
+    client_files.check_example(clients, model)
     tensors = tuple(tf.constant(w) for w in weights)
 
     def totals_of(client: str) -> dict[str, NDArray[np.float64]]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Optional
 
+from tff_algos import client_arrays
 from tff_algos.client_data import ClientDirectory
 from tff_algos.errors import InputError
 from tff_algos.models.functional import Model
@@ -17,19 +18,33 @@ _LABEL = re.compile(
 )
 
 
+def check_example(clients: ClientDirectory, model: Model) -> None:
+  """Raises `InputError` if files would be read as other numbers than were written."""
+  takes = client_arrays.dtypes_and_shapes(model.example_spec)
+  if clients.example not in (None, takes):
+    raise InputError(
+      f"The examples in {clients.folder} were written with the dtypes and shapes "
+      f"{clients.example} of x and y, but the model takes {takes}: write the clients "
+      "with the model's ExampleSpec."
+    )
+
+
 class ClientFiles:
   """The files of a run's clients."""
 
   def __init__(self, clients: ClientDirectory, model: Optional[Model]):
-    """Looks at the labels, as far as it is known which the model takes.
+    """Looks at the examples and their labels, as far as it is known which it takes.
 
     Args:
       clients: All clients.
       model: What is trained; None where this is not known.
 
     Raises:
-      InputError: A client has a label for which the model has no output.
+      InputError: The examples are others than the model's, or a client has a label for
+        which the model has no output.
     """
+    if model is not None:
+      check_example(clients, model)
     labels = model.labels() if model else None
     if labels is not None:
       clients.check_labels(labels)
