@@ -50,8 +50,8 @@ def dtypes_and_shapes(spec: ExampleSpec) -> list[list[Any]]:
   return [[part.dtype.name, part.shape.as_list()] for part in (spec.x, spec.y)]
 
 
-def check_finite(client: str, x: npt.NDArray[Any]) -> None:
-  """Raises `InputError` if an input is NaN or infinite."""
+def check_finite(owner: str, x: npt.NDArray[Any]) -> None:
+  """Raises `InputError` if an input is NaN or infinite; `owner` as of `as_stored`."""
   # Of the sum, for one pass and no array of the size of the data; a sum of finite numbers
   # may overflow too.
   with np.errstate(all="ignore"):
@@ -60,7 +60,7 @@ def check_finite(client: str, x: npt.NDArray[Any]) -> None:
   bad = np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(axis=1))
   if len(bad):
     raise InputError(
-      f"The inputs of client {client!r} hold NaN or infinite numbers in {len(bad):,} of "
+      f"The inputs of {owner} hold NaN or infinite numbers in {len(bad):,} of "
       f"{len(x):,} examples, number {bad[0]} the first: leave these out, or give them "
       "other values."
     )

@@ -337,9 +337,9 @@ def write_clients(
         f"as {str(client)!r}."
       )
   for client, (x, y) in clients.items():
-    x, _ = client_arrays.as_stored(f"client {client!r}", x, y, spec)
+    x, _ = client_arrays.as_stored(owner := f"client {client!r}", x, y, spec)
     if spec.x.dtype.is_floating:
-      client_arrays.check_finite(client, x)
+      client_arrays.check_finite(owner, x)
   manifest = os.path.join(folder, _MANIFEST)
   if tf.io.gfile.exists(manifest):  # It would not fit the new files.
     tf.io.gfile.remove(manifest)

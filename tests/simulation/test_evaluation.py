@@ -80,11 +80,23 @@ def test_means_are_numpys_for_any_number_of_examples(n):
     (lambda x, y: (x[:, 0], y), r"are uint8 \(3,\) each"),
     (lambda x, y: (x[:0], y[:0]), "^The evaluation is empty"),
     (lambda x, y: (x, y[:-1]), "^The evaluation has 7 inputs but 6 labels"),
+    (lambda x, y: (x, y + 4), r"^The evaluation has the label \d, .* takes 0\.\.3: "),
+    (lambda x, y: (x, y - 4), r"^The evaluation has the label -\d, "),
   ],
 )
 def test_examples_that_do_not_fit_the_model_are_refused(change, words):
   with pytest.raises(errors.InputError, match=words):
     evaluation.build_evaluation(_softmax_regression(), *change(*_pictures(7)))
+
+
+def test_inputs_that_are_not_finite_are_refused():
+  """The largest of predictions that are NaN would be of class 0."""
+  model = _softmax_regression()
+  spec = model.example_spec._replace(x=tf.TensorSpec([2, 3], tf.float32))
+  x, y = _pictures(7)
+  x = np.where(np.arange(7)[:, np.newaxis, np.newaxis] == 4, np.nan, x)
+  with pytest.raises(errors.InputError, match=r"of the evaluation hold NaN .* number 4"):
+    evaluation.build_evaluation(dataclasses.replace(model, example_spec=spec), x, y)
 
 
 def test_evaluation_is_of_the_weights_it_is_given():

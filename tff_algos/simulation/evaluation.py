@@ -13,6 +13,7 @@ import tensorflow as tf
 from numpy.typing import ArrayLike, NDArray
 
 from tff_algos import client_arrays
+from tff_algos.errors import InputError
 from tff_algos.models.functional import MetricValue, Model, Weights
 
 _BATCH = 500
@@ -35,9 +36,20 @@ def build_evaluation(
     `weights -> {"loss": nats, "accuracy": 0..1, ...}`, the model in inference mode.
 
   Raises:
-    InputError: There are no examples, or they do not fit the model's `example_spec`.
+    InputError: There are no examples, they do not fit the model's `example_spec`, an
+      input is NaN or infinite, or the model has no output for a label.
   """
   x, y = client_arrays.as_stored("the evaluation", x, y, model.example_spec)
+  if model.example_spec.x.dtype.is_floating:
+    client_arrays.check_finite("the evaluation", x)
+  taken = model.labels()
+  for label in (y.min(), y.max()):
+    if taken is not None and int(label) not in taken:
+      raise InputError(
+        f"The evaluation has the label {label}, but the model has {taken.stop} outputs "
+        f"and takes {taken.start}..{taken.stop - 1}: give its last layer one output for "
+        "each class, or number the labels from 0."
+      )
   means = build_means(model)
   return lambda weights: means(weights, x, y)
 
