@@ -219,6 +219,11 @@ def test_file_that_only_a_worker_lacks_is_told_with_its_client(
     _run(process_of("fedavg"), clients, tmp_path / "c", before_round=fail)
 
 
+def test_folder_is_not_taken_for_its_clients(process_of, clients):
+  with pytest.raises(InputError, match="The clients are a str: give a ClientDirectory"):
+    loop.simulate(process_of("fedavg"), clients.folder, loop.Settings(1, 1))
+
+
 def _written(folder, dtype, shape=(2,)) -> client_data.ClientDirectory:
   """Two clients whose examples are of as many bytes as the model's, or not."""
   spec = tff_algos.ExampleSpec(tf.TensorSpec(shape, dtype), tf.TensorSpec([], tf.int32))

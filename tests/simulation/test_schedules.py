@@ -80,6 +80,7 @@ def test_rates_are_the_float32_that_is_used():
     (lambda t: -1.0, 2, "round 1 of 2 a learning rate of -0.1"),
     (lambda t: math.nan, 2, "learning rate of nan"),
     (lambda t: 1e40, 2, "learning rate of inf"),
+    ("cosine:rounds=4", 2, "schedule is 'cosine:rounds=4': give a function"),
   ],
 )
 def test_rate_that_is_none_is_refused(schedule, rounds, said):

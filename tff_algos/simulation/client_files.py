@@ -40,9 +40,14 @@ class ClientFiles:
       model: What is trained; None where this is not known.
 
     Raises:
-      InputError: The examples are others than the model's, or a client has a label for
-        which the model has no output.
+      InputError: They are no `ClientDirectory`, their examples are others than the
+        model's, or one has a label for which the model has no output.
     """
+    if not isinstance(clients, ClientDirectory):
+      raise InputError(
+        f"The clients are a {type(clients).__name__}: give a ClientDirectory, which "
+        "tff_algos.ClientDirectory makes of their folder."
+      )
     if model is not None:
       check_example(clients, model)
     labels = model.labels() if model else None
