@@ -42,10 +42,25 @@ def check(dataset: Dataset) -> Dataset:
   """Returns `dataset` if it is what `Dataset` promises.
 
   Raises:
-    InputError: a split is empty, examples and labels differ in number, a shape or
-      dtype is wrong, an input is not finite, a label lies outside its range, a sequence
-      has no label, or the groups are not as promised.
+    InputError: examples, labels or groups are no array, num_classes is no integer, a
+      split is empty, examples and labels differ in number, a shape or dtype is wrong, an
+      input is not finite, a label lies outside its range, a sequence has no label, or
+      the groups are not as promised.
   """
+  for name in ("train_x", "train_y", "test_x", "test_y", "train_groups"):
+    value = getattr(dataset, name)
+    is_array = isinstance(value, np.ndarray) and value.ndim > 0
+    if not is_array and (name != "train_groups" or value is not None):
+      raise InputError(
+        f"{name} is no array of examples but of type {type(value).__name__}: give a "
+        "NumPy array."
+      )
+  num_classes = dataset.num_classes
+  if not isinstance(num_classes, (int, np.integer)) or num_classes < 1:
+    raise InputError(
+      f"num_classes is {num_classes!r}: it must be the number of classes, an integer of "
+      "at least 1."
+    )
   for split in ("train", "test"):
     x = getattr(dataset, f"{split}_x")
     y = getattr(dataset, f"{split}_y")
@@ -72,10 +87,10 @@ def check(dataset: Dataset) -> Dataset:
         f"{split}_y holds a sequence without a label: leave that example out."
       )
     for label in (y.min(), y.max()):
-      if not 1 - y.ndim <= label < dataset.num_classes:
+      if not 1 - y.ndim <= label < num_classes:
         raise InputError(
-          f"{split}_y holds the label {label}: with {dataset.num_classes} classes "
-          f"labels lie in {1 - y.ndim}..{dataset.num_classes - 1}."
+          f"{split}_y holds the label {label}: with {num_classes} classes "
+          f"labels lie in {1 - y.ndim}..{num_classes - 1}."
         )
   train, test = dataset.train_x, dataset.test_x
   if train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:

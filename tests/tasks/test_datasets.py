@@ -39,6 +39,7 @@ from tasks.datasets import (
   picture_folder,
   tfds_images,
 )
+from tff_algos.errors import InputError
 
 _TRAIN, _TEST = 20, 6
 
@@ -103,10 +104,16 @@ def test_check_takes_sequences_and_groups():
     ({"train_groups": np.array([0, 2, 2, 0], np.int32)}, "without gaps"),
     ({"train_groups": np.array([0, 1, 2, 2**31 - 1], np.int32)}, "without gaps"),
     ({"train_groups": np.array([0, -1, 1, 0], np.int32)}, "without gaps"),
+    ({"train_groups": [0, 1, 2, 0]}, "train_groups is no array .* of type list"),
+    ({"train_x": [[0.0]] * 4}, "train_x is no array of examples but of type list"),
+    ({"test_y": np.int32(0)}, "test_y is no array of examples but of type int32"),
+    ({"train_y": None}, "train_y is no array of examples but of type NoneType"),
+    ({"num_classes": None}, "num_classes is None: it must be"),
+    ({"num_classes": 3.5}, "num_classes is 3.5: it must be"),
   ],
 )
 def test_check_refuses(changes, match):
-  with pytest.raises(ValueError, match=match):
+  with pytest.raises(InputError, match=match):
     dataset.check(_arrays(**changes))
 
 
