@@ -42,6 +42,15 @@ def test_class_counts_refuses_labels_out_of_range(labels):
     partitions.class_counts(_by_hand([0], [1]), np.array(labels), 3)
 
 
+def test_rows_that_differ_are_refused():
+  split = _by_hand([0], [1])
+  with pytest.raises(InputError, match=r"^class_counts: the labels make no array"):
+    partitions.class_counts(split, [[0, 1], [1]], 3)
+  for x, y, what in (([[0, 1], [1]], [0, 1], "inputs"), ([0, 1], [0, [1]], "labels")):
+    with pytest.raises(InputError, match=f"^client_examples: the {what} make no array"):
+      partitions.client_examples(split, x, y)
+
+
 @pytest.mark.parametrize("num_labels", [3, 5])
 def test_class_counts_refuses_labels_that_were_not_split(num_labels):
   split = _by_hand([3, 0], [1, 2])

@@ -7,6 +7,7 @@ import pytest
 from split_laws import ALL, DISJOINT, equal, shuffled
 
 from tff_algos import partitions
+from tff_algos.errors import InputError
 
 # Not by label, so that a sequence's labels are no matter either.
 _BY_NUMBER = ("iid", "natural")
@@ -148,12 +149,32 @@ def test_labels_must_be_a_vector_of_integers(spec, labels):
     partitions.partition(spec, labels, 1, 0)
 
 
+@pytest.mark.parametrize("spec", [*ALL, "natural"])
+def test_labels_whose_rows_differ_are_refused(spec):
+  for labels in ([[0, 1], [1]], [0, [1]]):
+    with pytest.raises(InputError, match=": the labels make no array: give all rows"):
+      partitions.partition(spec, labels, 1, 0)
+  with pytest.raises(InputError, match=": labels must be a non-empty vector"):
+    partitions.partition(spec, np.zeros((3, 0), int), 1, 0)
+
+
+@pytest.mark.parametrize("value", [None, "0.5", [0.5], np.array([0.5, 0.6]), 1j])
+def test_parameter_that_is_no_number_is_refused(value):
+  labels = shuffled([10, 10, 10])
+  for name in ("dirichlet", "dirichlet_by_class", "dirichlet_equal"):
+    with pytest.raises(InputError, match=f"^{name}: beta must be a number but is"):
+      getattr(partitions, name)(labels, 2, seed=0, beta=value)
+  with pytest.raises(InputError, match=r"^power_law: sigma must be a number but is"):
+    partitions.power_law(labels, 2, seed=0, sigma=value)
+
+
 @pytest.mark.parametrize("spec", ALL)
 def test_sequences_are_split_only_where_labels_do_not_matter(spec):
   labels = np.arange(40).reshape(20, 2) % 3
   if spec in _BY_NUMBER:
     split = partitions.partition(spec, labels, 4, 0)
     assert equal(split, partitions.partition(spec, np.zeros(20, int), 4, 0))
+    assert equal(split, partitions.partition(spec, labels.tolist(), 4, 0))
   else:
     with pytest.raises(ValueError, match="labels must be a non-empty vector"):
       partitions.partition(spec, labels, 4, 0)

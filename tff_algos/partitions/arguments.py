@@ -14,9 +14,19 @@ from numpy.typing import NDArray
 from tff_algos.errors import InputError
 
 
+def as_array(name: str, what: str, values: Any) -> NDArray[Any]:
+  """`np.asarray`; raises `InputError` if the values are no array."""
+  try:
+    return np.asarray(values)
+  except ValueError as error:
+    raise InputError(
+      f"{name}: the {what} make no array: give all rows the same shape."
+    ) from error
+
+
 def check_labels(name: str, labels: NDArray[Any]) -> NDArray[np.int64]:
   """Returns the labels as int64 if they are a vector of integers, and not empty."""
-  labels = np.asarray(labels)
+  labels = as_array(name, "labels", labels)
   if labels.ndim != 1 or not len(labels) or labels.dtype.kind not in "iu":
     raise InputError(
       f"{name}: labels must be a non-empty vector of integers but have shape "
@@ -31,6 +41,14 @@ def check_at_least(name: str, parameter: str, value: int, low: int) -> None:
     raise InputError(
       f"{name}: {parameter} must be an integer of at least {low} but is {value}: "
       "correct it."
+    )
+
+
+def check_number(name: str, parameter: str, value: float) -> None:
+  """Raises `InputError` unless the value is a real number."""
+  if not isinstance(value, (int, float, np.integer, np.floating)):
+    raise InputError(
+      f"{name}: {parameter} must be a number but is {value!r}: correct it."
     )
 
 

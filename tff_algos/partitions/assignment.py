@@ -44,7 +44,8 @@ def class_counts(
   Raises:
     InputError: a label is outside its range, or other labels were split.
   """
-  lowest = -1 if np.ndim(labels) == 2 else 0
+  labels = arguments.as_array("class_counts", "labels", labels)
+  lowest = -1 if labels.ndim == 2 else 0
   flat = arguments.check_labels("class_counts", np.ravel(labels))
   arguments.check_at_least("class_counts", "num_classes", num_classes, 1)
   if flat.min() < lowest or flat.max() >= num_classes:
@@ -98,7 +99,8 @@ def client_examples(
   Raises:
     InputError: other examples were split.
   """
-  x, y = np.asarray(x), np.asarray(y)
+  x = arguments.as_array("client_examples", "inputs", x)
+  y = arguments.as_array("client_examples", "labels", y)
   _check_is_of("client_examples", partition, len(x), "inputs")
   _check_is_of("client_examples", partition, len(y), "labels")
   return _ClientExamples(partition, x, y)

@@ -128,7 +128,7 @@ def shards(
 
 
 def _check_groups(groups: NDArray[Any], num_examples: int) -> NDArray[np.int64]:
-  groups = np.asarray(groups)
+  groups = arguments.as_array("natural", "groups", groups)
   if groups.shape != (num_examples,) or groups.dtype.kind not in "iu":
     raise InputError(
       f"natural: groups must be {num_examples} integers, as there are labels, but have "

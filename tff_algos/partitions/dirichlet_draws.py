@@ -165,6 +165,7 @@ def dirichlet_equal(
 
 
 def _check_beta(name: str, beta: float) -> None:
+  arguments.check_number(name, "beta", beta)
   low, high = _BETA_RANGE
   if not low <= beta <= high:
     raise InputError(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, Optional
 
-import numpy as np
 from numpy.typing import NDArray
 
 from tff_algos import spellings
+from tff_algos.partitions import arguments
 from tff_algos.partitions.assignment import Partition
 from tff_algos.partitions.dealing import iid, natural, shards
 from tff_algos.partitions.dirichlet_draws import (
@@ -101,6 +101,7 @@ def partition(
   name, kwargs = parse(spec)
   if name == "natural":
     kwargs["groups"] = groups
-  if np.ndim(labels) == 2 and not SPLITS[name].by_label:
+  labels = arguments.as_array(name, "labels", labels)
+  if labels.ndim == 2 and labels.shape[1] and not SPLITS[name].by_label:
     labels = labels[:, 0]
   return SPLITS[name].function(labels, num_clients, seed=seed, **kwargs)
