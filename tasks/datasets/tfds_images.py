@@ -101,7 +101,8 @@ def find_builder(name: str, data_dir: str | None = None) -> tfds.core.DatasetBui
     near = difflib.get_close_matches(name.partition("/")[0], known, n=1)
     hint = f"did you mean {near[0]}?" if near else "tfds.list_builders() lists them."
     raise InputError(f"TFDS has no data set {name!r}: {hint}") from error
-  except (ValueError, AssertionError) as error:  # An unknown configuration or version.
+  # An unknown configuration or version; or a package that only this data set needs.
+  except (ValueError, AssertionError, ImportError) as error:
     reason = _CONSTRUCTION_PREFIX.sub("", _first_line(error))
     raise InputError(f"TFDS cannot open the data set {name!r}: {reason}") from error
   except OSError as error:  # The folder is there, but not what TFDS writes into it.

@@ -454,6 +454,7 @@ def test_tfds_builder_never_asks_googles_bucket(monkeypatch, tmp_path):
     ("qqqqqqqq", "no data set 'qqqqqqqq': tfds.list_builders"),
     ("emnist/leters", "'emnist/leters': BuilderConfig leters not found"),
     ("mnist:9.9.9", "'mnist:9.9.9': Dataset mnist cannot be loaded at version"),
+    ("huggingface:mnist", "'huggingface:mnist': No module named 'datasets'"),
     ("ag_news_subset", "no picture classification set"),
     ("imagenette", r"shape \(None, None, 3\)"),
   ],
