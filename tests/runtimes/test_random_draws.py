@@ -116,6 +116,15 @@ def test_philox_by_its_name():
     np.testing.assert_array_equal(numbers, draw(seed))
 
 
+def test_shape_of_64_bits():
+  def draw(seed):
+    return tf.random.stateless_uniform(tf.constant([2, 3], tf.int64), seed)
+
+  found, _ = _vectorised(draw, _SEEDS)
+  for numbers, seed in zip(found, _SEEDS):
+    np.testing.assert_array_equal(numbers, draw(seed))
+
+
 def test_fold_in_and_split():
   def draw(seed):
     folded = tf.random.experimental.stateless_fold_in(seed, 7)

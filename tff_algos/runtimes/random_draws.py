@@ -108,6 +108,7 @@ def _words(count: tf.Tensor, key: tf.Tensor, counter: tf.Tensor) -> tf.Tensor:
 
 def _bits(shape: tf.Tensor, key: tf.Tensor, counter: tf.Tensor) -> tf.Tensor:
   """What the draws of some clients are made of: uint32 (clients, *shape)."""
+  shape = tf.cast(shape, tf.int32)
   drawn = _words(tf.reduce_prod(shape), key, counter)
   return tf.reshape(drawn, tf.concat([tf.shape(key)[:1], shape], 0))
 
