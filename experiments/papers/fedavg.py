@@ -22,12 +22,12 @@ from experiments.tables.model import (
   Row,
   Table,
 )
+from tasks.datasets import shakespeare
 from tff_algos.errors import InputError
 
 # Clients of the data sets' IID versions; the others' are given by the data.
 _CLIENTS = 100
 _SPLITS = {"iid": "iid", "noniid": "shards"}
-_ROLES = 1235
 _GRID = {"mnist_2nn": ("0.1", "0.215"), "mnist_cnn": ("0.1", "0.215", "0.464")}
 # A row is run for so many times the paper's rounds before it counts as not reached.
 _PATIENCE = 1.5
@@ -36,7 +36,7 @@ _NOTE = (
   f"3]. A row is run for {_PATIENCE:g} times the paper's rounds. FedSGD is FedAvg with "
   "E = 1 and B = inf. C = 0.0 is one client a round. The paper tunes the learning rate "
   "for each row; --learning_rates says which are tried. Of Shakespeare's roles the paper "
-  "counts 1,146, tasks.datasets.shakespeare 1,235."
+  f"counts 1,146, tasks.datasets.shakespeare {shakespeare.ROLES:,}."
 )
 
 
@@ -64,7 +64,7 @@ def _cells(
   rates: Sequence[str],
 ) -> tuple[Cell, ...]:
   if task == "shakespeare_lstm":
-    clients = _ROLES
+    clients = shakespeare.ROLES
     options: dict[str, Any] = {"partition": "natural"}
     if split == "iid":
       options = {"partition": "iid", "num_clients": clients}

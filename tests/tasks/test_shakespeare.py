@@ -120,6 +120,7 @@ def test_roles_with_two_lines_are_groups_and_their_last_fifth_is_for_testing(fol
   assert _text(data.train_x[4]) == "Here I am."
   assert [_text(x) for x in data.test_x] == ["Again 2 ?!", "And here"] * 2
   assert data.num_classes == 90
+  assert data.note == "4 roles, not 1,235"
 
 
 def test_label_of_each_character_is_the_next_one(folder):
@@ -184,6 +185,7 @@ def test_real_plays(shared_data_dir):
     pytest.skip(f"no real plays: {folder} is missing")
   data = shakespeare.load(folder)
   # The paper has 1,146 roles, 3,564,579 and 870,014 characters, of another edition.
+  assert data.note == ""
   num_roles = data.train_groups.max() + 1
   assert num_roles == pytest.approx(1146, rel=0.1)
   assert np.count_nonzero(data.train_x) == pytest.approx(3_564_579, rel=0.1)
