@@ -229,7 +229,7 @@ def test_evaluates_at_the_interval_and_at_the_end(
 
 
 def test_reports_the_start_and_each_round(notes, federation, tmp_path):
-  settings = _settings(4, checkpoint_folder=str(tmp_path), checkpoint_every=3)
+  settings = _settings(4, checkpoint_folder=tmp_path, checkpoint_every=3)
   events = []
   options = dict(
     on_start=lambda records: events.append([r["round"] for r in records]),

@@ -78,7 +78,7 @@ def test_a_loaded_process_is_the_process(model, clients, tmp_path):
 
 def test_privacy_is_kept(model, tmp_path):
   process = tff_algos.build_dp_sgd(model)
-  path = str(tmp_path / "private")
+  path = tmp_path / "private"
   tff_algos.save_process(process, path)
   assert tff_algos.load_process(path).privacy == process.privacy is not None
 

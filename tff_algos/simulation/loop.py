@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Optional
@@ -65,7 +66,7 @@ class Settings:
   seed: int = 0
   eval_every: int = 1
   checkpoint_every: int = 0
-  checkpoint_folder: Optional[str] = None
+  checkpoint_folder: Optional[str | os.PathLike[str]] = None
   stop: Optional[StopRule] = None
   availability: Availability = dataclasses.field(default_factory=Availability)
   learning_rate_schedule: Optional[Schedule] = None
@@ -82,7 +83,7 @@ class Settings:
         raise InputError(f"{name} must be at least 1; found {value}.")
       if value < 0:
         raise InputError(f"{name} must not be negative; found {value}.")
-    if self.checkpoint_folder is not None and "://" in self.checkpoint_folder:
+    if "://" in os.fspath(self.checkpoint_folder or ""):
       raise InputError(
         "checkpoint_folder must be a local folder, whose files can be synced; found "
         f"{self.checkpoint_folder}."
@@ -189,6 +190,7 @@ def simulate(
   files = ClientFiles(clients, process.model)
   settings.attendance(len(clients), 0)
   folder = settings.checkpoint_folder
+  folder = None if folder is None else os.fspath(folder)
   store = ClientStateStore(
     process.initialize_client(),
     process.model,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import zipfile
 import zlib
 from typing import Any, Optional
@@ -37,7 +38,7 @@ _DAMAGES = (
 )
 
 
-def save_process(process: StatefulProcess, path: str) -> None:
+def save_process(process: StatefulProcess, path: str | os.PathLike[str]) -> None:
   """Writes a process to one file, which `load_process` reads.
 
   Its computations, the classes that their results are made of, its schedule, its bytes
@@ -66,7 +67,7 @@ def save_process(process: StatefulProcess, path: str) -> None:
     "containers": {n: _containers(c.type_signature) for n, c in computations.items()},
   }
   with (
-    durable_files.new_file(path) as content,
+    durable_files.new_file(os.fspath(path)) as content,
     zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as file,
   ):
     for name, computation in computations.items():
@@ -75,7 +76,7 @@ def save_process(process: StatefulProcess, path: str) -> None:
     file.writestr(_MANIFEST, json.dumps(manifest))
 
 
-def load_process(path: str) -> StatefulProcess:
+def load_process(path: str | os.PathLike[str]) -> StatefulProcess:
   """Reads a process that `save_process` wrote.
 
   Load files that you trust: their computations can read and write files.
@@ -90,6 +91,7 @@ def load_process(path: str) -> StatefulProcess:
       imported.
     FileNotFoundError: There is no such file.
   """
+  path = os.fspath(path)
   try:
     with zipfile.ZipFile(path) as file:
       manifest = json.loads(file.read(_MANIFEST))
