@@ -50,6 +50,22 @@ def dtypes_and_shapes(spec: ExampleSpec) -> list[list[Any]]:
   return [[part.dtype.name, part.shape.as_list()] for part in (spec.x, spec.y)]
 
 
+def check_label(owner: str, label: int, taken: range) -> None:
+  """Raises `InputError` if a model, which takes those of `taken`, has no such label.
+
+  Args:
+    owner: Whose label it is; the message begins with it.
+    label: The label.
+    taken: What `Model.labels()` gives.
+  """
+  if label not in taken:
+    raise InputError(
+      f"{owner} has the label {label}, but the model has {taken.stop} outputs and takes "
+      f"{taken.start}..{taken.stop - 1}: give its last layer one output for each class, "
+      "or number the labels from 0."
+    )
+
+
 def check_finite(owner: str, x: npt.NDArray[Any]) -> None:
   """Raises `InputError` if an input is NaN or infinite; `owner` as of `as_stored`."""
   # Of the sum, for one pass and no array of the size of the data; a sum of finite numbers

@@ -276,12 +276,8 @@ class ClientDirectory:
       InputError: A client has another label.
     """
     for label, client in self._extreme_labels:
-      if label not in taken:
-        raise InputError(
-          f"Client {client!r} in {self.folder} has the label {label}, but the model has "
-          f"{taken.stop} outputs and takes {taken.start}..{taken.stop - 1}: give its "
-          "last layer one output for each class, or number the labels from 0."
-        )
+      owner = f"Client {client!r} in {self.folder}"
+      client_arrays.check_label(owner, label, taken)
 
   def examples(
     self, client: str, spec: ExampleSpec

@@ -13,7 +13,6 @@ import tensorflow as tf
 from numpy.typing import ArrayLike, NDArray
 
 from tff_algos import client_arrays
-from tff_algos.errors import InputError
 from tff_algos.models.functional import MetricValue, Model, Weights
 
 _BATCH = 500
@@ -43,13 +42,9 @@ def build_evaluation(
   if model.example_spec.x.dtype.is_floating:
     client_arrays.check_finite("the evaluation", x)
   taken = model.labels()
-  for label in (y.min(), y.max()):
-    if taken is not None and int(label) not in taken:
-      raise InputError(
-        f"The evaluation has the label {label}, but the model has {taken.stop} outputs "
-        f"and takes {taken.start}..{taken.stop - 1}: give its last layer one output for "
-        "each class, or number the labels from 0."
-      )
+  if taken is not None:
+    for label in (y.min(), y.max()):
+      client_arrays.check_label("The evaluation", int(label), taken)
   means = build_means(model)
   return lambda weights: means(weights, x, y)
 
