@@ -15,6 +15,7 @@ def test_bad_flag_gets_one_sentence_and_nothing_is_written(fork_program, tmp_pat
   assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.thorough
 def test_the_folder_alone_is_enough_to_go_on(fork_program, tmp_path):
   """With a driver and measurements that are no defaults."""
   run_dir = tmp_path / "run"

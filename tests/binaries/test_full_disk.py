@@ -78,11 +78,12 @@ def _assert_is_one_sentence(done: Done, path: object, reason: str) -> None:
     ),
     (_IN_SQLITE, "checkpoints/client_states.sqlite", "No space left on device", []),
     (_at_sync("metrics.csv", 1, "EDQUOT"), "metrics.csv", "Disk quota exceeded", [2, 3]),
-    (
+    pytest.param(
       _at_sync("summary.json.unfinished", 1, "EROFS"),
       "summary.json",
       "Read-only file system",
       [2, 3],
+      marks=pytest.mark.thorough,
     ),
   ],
   ids=["checkpoint", "client states", "metrics", "summary"],

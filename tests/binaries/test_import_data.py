@@ -35,6 +35,7 @@ def test_program_refuses_an_unknown_set_in_one_sentence(fork_program, tmp_path):
   assert "did you mean mnist?" in line
 
 
+@pytest.mark.real_data
 def test_program_imports_and_prepares_real_mnist(fork_program, shared_data_dir, tmp_path):
   archives = shared_data_dir / "mnist"
   if not archives.is_dir():

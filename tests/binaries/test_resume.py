@@ -71,7 +71,7 @@ def _times(folder: pathlib.Path) -> dict[pathlib.Path, int]:
   [
     "os.kill(os.getpid(), signal.SIGINT)",
     # As `timeout` and `uv run` do: to the program, and then to its whole group.
-    f"{_STOP}; os.killpg(0, signal.SIGTERM)",
+    pytest.param(f"{_STOP}; os.killpg(0, signal.SIGTERM)", marks=pytest.mark.thorough),
     # The second where the rounds have ended and the summary is not written yet.
     f"{_STOP}; progress._SAME_SIGNAL_SECONDS = 60; from experiments.export import "
     "keras_files as files; keep = files.keep; "
@@ -409,7 +409,11 @@ def _break_a_file(run_forked, folder, *flags: str):
 
 
 @pytest.mark.parametrize(
-  "flags", [["--runtime=local_worker"], ["--runtime=dask", "--workers=1"]]
+  "flags",
+  [
+    ["--runtime=local_worker"],
+    pytest.param(["--runtime=dask", "--workers=1"], marks=pytest.mark.thorough),
+  ],
 )
 def test_client_file_that_breaks_in_a_run_ends_it_with_one_sentence(
   run_forked, tmp_path, flags

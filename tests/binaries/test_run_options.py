@@ -97,6 +97,7 @@ def test_manifest_and_summary_have_it_too(unbroken):
   assert len(last) == 16
 
 
+@pytest.mark.thorough
 def test_stopped_and_resumed_by_its_folder_alone_it_is_the_unbroken_run(
   unbroken, run_forked, tmp_path
 ):

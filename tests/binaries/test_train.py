@@ -274,6 +274,7 @@ def _without_seconds(rows):
   return [{k: v for k, v in row.items() if "seconds" not in k} for row in rows]
 
 
+@pytest.mark.thorough
 def test_processes_of_dask_give_the_same_metrics(finished, run_forked, tmp_path):
   """Byte for byte; gone on with in this process."""
   run_dir, where = place(tmp_path)

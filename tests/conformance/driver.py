@@ -32,18 +32,29 @@ _KINDS = ("fedavg-plain", "scaffold-plain", "twafl-plain", "fedavg_dpsgd-plain")
 _KINDS += ("fedagg-estimates",)
 
 
+def _marked(label: str) -> list[Any]:
+  return [] if label in _KINDS else [pytest.mark.thorough]
+
+
+# For a law of one argument, `name`, that templates and runtimes keep.
+every_algorithm = pytest.mark.parametrize(
+  "name",
+  [
+    pytest.param(name, marks=_marked(f"{name}-plain") if name != "fedagg" else [])
+    for name in registry.ALGORITHMS
+  ],
+)
+
+
 def every_form(*more: tuple[str, dict]) -> list[Any]:
   """`name, settings` for a law that templates and runtimes keep, not the algorithms.
 
   Every algorithm, FedAgg's other estimates, and what is given. Of those one of each kind
-  of round is always tested, the others by `-m every_form`.
+  of round is always tested, the others by `-m thorough`.
   """
   cases = [(name, {}) for name in registry.ALGORITHMS] + [("fedagg", ESTIMATES), *more]
   named = [(f"{name}-{next(iter(own), 'plain')}", name, own) for name, own in cases]
-  return [
-    pytest.param(*case, id=label, marks=[] if label in _KINDS else pytest.mark.every_form)
-    for label, *case in named
-  ]
+  return [pytest.param(*case, id=label, marks=_marked(label)) for label, *case in named]
 
 
 def hparams_of(name: str, **settings) -> Any:

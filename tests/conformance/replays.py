@@ -369,7 +369,6 @@ def _moments_like_updates(arrays):
 
 def _adaptive_row(cls, **more_settings) -> Row:
   settings = {
-    "plain": dict(),
     # A step multiplies the rounding of Delta by up to eta/tau, so not both at once.
     "server_rate": dict(server_learning_rate=0.1, tau=0.02),
     "other": dict(beta1=0.5, tau=0.01, **_OTHER, **more_settings),
@@ -401,7 +400,6 @@ REPLAYS: Mapping[str, Row] = {
       "option_II_momentum_whole": dict(
         option="II", momentum=0.9, learning_rate=0.03, batch_size=None
       ),
-      "examples": dict(client_weighting="examples"),
       "server_rate": dict(server_learning_rate=0.6),
     },
     server_extra=lambda algorithm: algorithm.control_variate,
@@ -430,9 +428,7 @@ REPLAYS: Mapping[str, Row] = {
     _with(
       {
         "adaptive_client_state": dict(),
-        "adaptive_broadcast": dict(direction="broadcast"),
         "fixed_client_state": dict(weight="fixed"),
-        "fixed_broadcast": dict(weight="fixed", direction="broadcast"),
         # A kick of 0.2 D, and one of length 0.2.
         "fixed_epsilon": dict(weight="fixed", fixed_weight=2e-9, first_step="epsilon"),
         "fixed_epsilon_normalized_momentum": dict(
@@ -517,7 +513,6 @@ REPLAYS: Mapping[str, Row] = {
       {
         "anchored": dict(epochs=3),
         "literal": dict(rule="literal", direction="local"),
-        "local": dict(direction="local"),
         "all_steps_uniform": dict(planned_steps="all", client_weighting="uniform"),
         "full": dict(epoch_gradient="full"),
         "fixed_point_3_whole": dict(

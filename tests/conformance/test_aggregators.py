@@ -18,9 +18,9 @@ from tff_algos.algorithms import registry
 from tff_algos.errors import InputError
 
 SUMMING = ("afl", "tefl", "twafl")
-# Whose messages have one part, two parts of one weight, two of different weights.
-CLIPPED = ("fedavg", "scaffold", "fedcurv")
-_EVERY = pytest.mark.every_form
+# Whose messages have one part, and two.
+CLIPPED = ("fedavg", "scaffold")
+_THOROUGH = pytest.mark.thorough
 
 
 def federation_with(name, problem, **aggregators) -> driver.Federation:
@@ -62,7 +62,7 @@ def test_row_says_whether_it_takes_one(name):
 @pytest.mark.parametrize(
   "name",
   [
-    name if name in (*CLIPPED, "fedreg") else pytest.param(name, marks=_EVERY)
+    name if name in CLIPPED else pytest.param(name, marks=_THOROUGH)
     for name in registry.ALGORITHMS
     if name not in SUMMING
   ],

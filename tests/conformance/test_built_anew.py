@@ -1,8 +1,9 @@
 """Law: a process is what it was built with, and nothing else.
 
 Built anew, with half of every tunable hyper-parameter and with an aggregator of ours, it
-starts where it should and its rounds are those of the process that the other tests share,
-where the same values were set: bit for bit, so that
+starts where it should, with that aggregator's state. Rounds of one of each kind are those
+of the process that the other tests share, where the same values were set: bit for bit, so
+that
 
 - setting a hyper-parameter is building with it,
 - a process built anew, and traced anew, gives the same,
@@ -29,8 +30,6 @@ SUMMING = {"afl", "tefl", "twafl"}
 
 # The last one is halved.
 ROUNDS = ((0, 1, 2, 3, 4), (4, 2, 0), (3, 2, 1, 0))
-
-every_algorithm = pytest.mark.parametrize("name", registry.ALGORITHMS)
 
 
 def halved_from_round_2(process: tff.templates.AggregationProcess):
@@ -119,7 +118,7 @@ def build_anew(in_process, problem_of):
   return build
 
 
-@every_algorithm
+@pytest.mark.parametrize("name", registry.ALGORITHMS)
 def test_it_starts_at_the_models_weights_and_the_given_hparams(
   build_anew, problem_of, name
 ):
@@ -135,9 +134,12 @@ def test_it_starts_at_the_models_weights_and_the_given_hparams(
   for tunable in tunables:
     assert found[tunable] == np.float32(getattr(hparams, tunable))
   assert state.round_num == 0
+  parts = state.aggregator
+  ours = [p["sum"] for p in parts.values()] if name in SUMMING else [parts["model"]]
+  assert all(rounds_done == 0 for _, rounds_done in ours)
 
 
-@every_algorithm
+@driver.every_algorithm
 def test_its_rounds_are_the_same_until_its_aggregator_is_another(
   build_anew, federate, name
 ):

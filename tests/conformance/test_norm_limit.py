@@ -13,12 +13,11 @@ import pytest
 
 from tff_algos.errors import InputError
 
-# One part; two parts; several parts; kinds of rounds, and clients that remember; an
-# exchange before the training.
+# One part; two parts; kinds of rounds, and clients that remember; an exchange before the
+# training.
 CASES = {
   "fedavg": {},
   "scaffold": {},
-  "fedcurv": {},
   "twafl": {},
   "fedagg": driver.ESTIMATES,
 }

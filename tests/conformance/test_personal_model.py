@@ -23,6 +23,11 @@ from tff_algos.client_data import Examples
 def test_row_says_whether_clients_have_models_of_their_own(federate, name):
   process = federate(name).process
   assert registry.get(name).is_personal == (process.personal_model is not None)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "pfedgp"])
+def test_other_forms_of_a_process_have_the_same_personal_model(federate, name):
+  process = federate(name).process
   over = tff_algos.over_datasets(process, seed=5)
   again = process.recomposed(norm_limit=10.0)
   for other in (over, again):

@@ -118,6 +118,10 @@ ALGORITHMS = {
   "fed_adam": make(replay.FedAdam, learning_rate=0.1, server_learning_rate=0.01),
   "fed_yogi": make(replay.FedYogi, learning_rate=0.1, server_learning_rate=0.01),
   "fed_adagrad": make(replay.FedAdagrad, learning_rate=0.1, server_learning_rate=0.01),
+  "fed_avg_m": make(replay.FedAvgM, learning_rate=0.1, server_momentum=0.5),
+  "fed_avg_m_ahead": make(
+    replay.FedAvgM, learning_rate=0.1, server_momentum=0.5, looks_ahead=True
+  ),
   "fed_gg": make(replay.FedGG, learning_rate=0.1, mu=0.3, momentum=0.9),
   "fed_gg_fixed": make(replay.FedGG, learning_rate=0.1, adaptive=False, lam=0.01),
   "fed_gg_broadcast": make(
@@ -505,6 +509,16 @@ def test_scaffold_option_1_is_the_full_gradient_at_the_received_model():
       assert_close(algorithm.client_states[i], expected)
 
 
+def test_scaffold_of_clients_with_the_same_examples_is_fed_avg():
+  """Option I with full batches: c = c_i, so that no correction is left [derived]."""
+  start, data = random_weights(MLP), random_client(MLP, 5, seed=1)
+  scaffold = replay.Scaffold(MLP, start, 0.1, 4, option=1)
+  avg = replay.FedAvg(MLP, start, 0.1, weighting="uniform")
+  twins = [(i, data, [np.arange(5)] * 2) for i in range(4)]
+  for _ in range(3):
+    assert_close(scaffold.round(twins), avg.round(twins))
+
+
 def test_scaffold_finds_the_optimum_that_fed_avg_misses():
   """Clients that disagree and differ in steps: the optimum is where mean g is 0."""
   cohort = [
@@ -591,6 +605,34 @@ def test_adaptive_server_that_does_not_adapt_is_fed_avg(cls):
   server = cls(MLP, start, 0.1, 0.08, beta1=0.0, beta2=1.0, tau=tau)
   avg = replay.FedAvg(MLP, start, 0.1, server_learning_rate=0.08 / (2 * tau))
   assert_close(run(server), run(avg))
+
+
+# FedAvgM.
+
+
+@pytest.mark.parametrize("looks_ahead", [False, True])
+def test_fed_avg_m_without_momentum_is_fed_avg(looks_ahead):
+  start = random_weights(MLP)
+  options = dict(server_momentum=0.0, looks_ahead=looks_ahead)
+  momentum = replay.FedAvgM(MLP, start, 0.1, **options)
+  assert_close(run(momentum), run(replay.FedAvg(MLP, start, 0.1)))
+
+
+@pytest.mark.parametrize("looks_ahead", [False, True])
+def test_fed_avg_m_is_fed_avg_and_half_of_its_last_move(looks_ahead):
+  """While eta_g = 1, v is the last move: FedAvg(x) + b v, or FedAvg(x + b v)."""
+  last = before = random_weights(MLP)
+  options = dict(server_momentum=0.5, looks_ahead=looks_ahead)
+  momentum = replay.FedAvgM(MLP, last, 0.1, **options)
+  for t, client_ids in enumerate(ROUNDS):
+    cohort = cohort_of(MLP, client_ids, t)
+    half = replay.scaled(replay.subtract(last, before), 0.5)
+    start = replay.add(last, half) if looks_ahead else last
+    expected = replay.FedAvg(MLP, start, 0.1).round(cohort)
+    if not looks_ahead:
+      expected = replay.add(expected, half)
+    before, last = last, momentum.round(cohort)
+    assert_close(last, expected)
 
 
 # FedGG.

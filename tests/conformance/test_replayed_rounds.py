@@ -18,7 +18,7 @@ CASES = [(name, label) for name, row in REPLAYS.items() for label in row.setting
 # all take them in `local_training.train_client`, as FedAvg.
 OWN_GRADIENTS = {"fedavg", "fedsgd", "fedcurv", "fedreg", "fedreg_mg", "dpsgd", "pfedgp"}
 
-# Every setting on one of the models, the first one of some algorithms on all models.
+# Every setting on one of the models, the first one of some algorithms on all of them.
 RUNS = [
   (name, label, problem)
   for name, label in CASES
@@ -47,7 +47,15 @@ def test_every_algorithm_of_the_registry_is_replayed():
   assert not gone, f"REPLAYS has rows of no algorithm: {', '.join(gone)}."
 
 
-@pytest.mark.parametrize("name, label, problem", RUNS, ids=map("-".join, RUNS))
+@pytest.mark.parametrize(
+  "name, label, problem",
+  [
+    pytest.param(
+      *run, id="-".join(run), marks=[] if run[2] == "mlp" else pytest.mark.thorough
+    )
+    for run in RUNS
+  ],
+)
 def test_rounds_are_the_replayed_ones(federate, name, label, problem):
   row = REPLAYS[name]
   federation = federate(name, problem, **row.settings[label])

@@ -45,8 +45,10 @@ CASES = driver.every_form(
 ROUNDS = ((0, 1, 2, 3), (4, 2, 0, 1), (3, 2, 1, 0))
 
 
-@pytest.mark.parametrize("problem", ["mlp", "noisy"])
 @pytest.mark.parametrize("name, settings", CASES)
+@pytest.mark.parametrize(
+  "problem", ["mlp", pytest.param("noisy", marks=pytest.mark.thorough)]
+)
 def test_local_worker_and_in_process_agree(federate, on_worker, name, settings, problem):
   """And the worker repeats itself.
 

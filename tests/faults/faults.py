@@ -123,14 +123,14 @@ FAULTS = (
     f"{_ALGORITHMS}fed_gg.py",
     "tf.where(client_state.is_known, p, x)",
     "tf.where(True, p, x)",
-    _of("conformance/test_reductions.py", "takes_no_direction"),
+    _replay("fedgg"),
   ),
   Fault(
     "fedadam: bias correction",
     f"{_ALGORITHMS}fed_opt.py",
     "(tf.sqrt(v) + h.tau)",
     "(tf.sqrt(v / (1 - 0.99)) + h.tau)",
-    _of("conformance/test_reductions.py", "first_step_of_the_adaptive"),
+    _replay("fedadam"),
   ),
   Fault(
     "fedyogi: sign",
@@ -165,7 +165,7 @@ FAULTS = (
     f"{_ALGORITHMS}fed_dyn.py",
     "return rounds.ServerVariables(mean_model, ())",
     "return rounds.ServerVariables(variables.model, ())",
-    _of("conformance/test_reductions.py", "server_dual"),
+    _replay("feddyn"),
   ),
   Fault(
     "fading loss: it does not fade",
@@ -179,7 +179,7 @@ FAULTS = (
     f"{_ALGORITHMS}fed_curv.py",
     "tf.where(took_part, 1.0, 0.0)",
     "tf.where(took_part, 0.0, 0.0)",
-    _of("conformance/test_reductions.py", "no_penalty_of_its_own"),
+    _replay("fedcurv"),
   ),
   Fault(
     "fedcurv: factor 2 of the penalty's gradient",
@@ -193,7 +193,7 @@ FAULTS = (
     f"{_ALGORITHMS}fed_sgd.py",
     "OrderedDict(model=client_weight(h.client_weighting, examples))",
     'OrderedDict(model=client_weight("uniform", examples))',
-    _of("conformance/test_reductions.py", "all_examples_together"),
+    _replay("fedsgd"),
   ),
   Fault(
     "fedreg: the range is not kept",

@@ -144,7 +144,10 @@ def _build_scaffold(model):
 @every_case
 @pytest.mark.parametrize(
   "build, replay",
-  [(_build_fed_avg, _replay_fed_avg), (_build_scaffold, _replay_scaffold)],
+  [
+    (_build_fed_avg, _replay_fed_avg),
+    pytest.param(_build_scaffold, _replay_scaffold, marks=pytest.mark.thorough),
+  ],
   ids=["fedavg", "scaffold"],
 )
 def test_process_trains_what_is_not_frozen(in_process, tmp_path, name, build, replay):

@@ -123,7 +123,11 @@ _SHAPES = dict(
   convolutions=(8, 8, 2), characters=(6,), gated=(6, 3), cells=(5, 3), attention=(5, 4)
 )
 
-every_model = pytest.mark.parametrize("name", _ZOO)
+every_model = pytest.mark.parametrize(
+  "name",
+  # Another recurrent network, as long as five others.
+  [pytest.param(n, marks=pytest.mark.thorough) if n == "gated" else n for n in _ZOO],
+)
 
 
 def _spec(shape, dtype=tf.float32) -> functional.ExampleSpec:

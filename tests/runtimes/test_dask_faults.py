@@ -27,6 +27,8 @@ from training import SMALL, at_round, metrics, place, without_seconds
 import tff_algos
 from tff_algos.runtimes import dask_cluster, dask_context
 
+_THOROUGH = pytest.mark.thorough
+
 _CLIENTS = 6
 # Bounds of what must end by itself; a worker that starts imports TFF.
 _SECONDS = 120
@@ -182,7 +184,10 @@ def _pids(client) -> dict[str, int]:
 # --- Workers that are lost --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("waiting", [0, _CLIENTS // 2, _CLIENTS - 1])
+@pytest.mark.parametrize(
+  "waiting",
+  [_CLIENTS // 2, *(pytest.param(n, marks=_THOROUGH) for n in (0, _CLIENTS - 1))],
+)
 def test_a_worker_killed_in_a_round_leaves_the_result_as_it_is(
   client, compute, keys, tmp_path, capfd, waiting
 ):
@@ -419,6 +424,7 @@ def unbroken(fork_program, tmp_path_factory) -> list[dict[str, str]]:
   return without_seconds(metrics(run_dir))
 
 
+@_THOROUGH
 def test_a_run_whose_scheduler_is_killed_goes_on_elsewhere(
   cluster, fork_program, unbroken, tmp_path
 ):
@@ -452,7 +458,9 @@ def _left_of(folder: pathlib.Path) -> dict[int, str]:
 
 
 # A worker takes seconds to start, and one is enough to see that it ends by SIGTERM too.
-@pytest.mark.parametrize("name, workers", [("SIGINT", 2), ("SIGTERM", 1)])
+@pytest.mark.parametrize(
+  "name, workers", [pytest.param("SIGINT", 2, marks=_THOROUGH), ("SIGTERM", 1)]
+)
 def test_signal_ends_the_round_and_leaves_no_process(
   fork_program, unbroken, tmp_path, name, workers
 ):

@@ -210,7 +210,11 @@ def test_a_worker_with_a_certificate_of_the_authority_joins(scheduler, certifica
 
 @pytest.mark.parametrize(
   "files",
-  [("foreign", "other_ca"), ("foreign", "ca"), None],
+  [
+    pytest.param(("foreign", "other_ca"), marks=pytest.mark.thorough),
+    ("foreign", "ca"),
+    pytest.param(None, marks=pytest.mark.thorough),
+  ],
   ids=["nothing shared", "knows the authority", "no TLS"],
 )
 def test_a_worker_of_another_authority_does_not_join(scheduler, certificates, files):

@@ -49,7 +49,11 @@ def clients(federation, tmp_path) -> client_data.ClientDirectory:
   return client_data.ClientDirectory(str(folder))
 
 
-@pytest.fixture(scope="module", params=["in_process", "local_worker", "dask"])
+# What its workers say of a file is in tests/runtimes/test_dask_faults.py too.
+_DASK = pytest.param("dask", marks=pytest.mark.thorough)
+
+
+@pytest.fixture(scope="module", params=["in_process", "local_worker", _DASK])
 def runtime(request, in_process):
   """Each is installed; tests of one follow one another."""
   if request.param == "in_process":

@@ -374,9 +374,12 @@ def test_counts_every_exchange_of_a_computation():
   )
 
 
-@pytest.mark.parametrize("build", [fed_avg.build_fed_avg, fed_curv.build_fed_curv])
 @pytest.mark.parametrize(
-  "factory", [tff.learning.robust_aggregator, tff.learning.compression_aggregator]
+  "factory, build",
+  [
+    (tff.learning.robust_aggregator, fed_curv.build_fed_curv),
+    (tff.learning.compression_aggregator, fed_avg.build_fed_avg),
+  ],
 )
 def test_an_aggregators_own_traffic_is_no_parts(federation, factory, build):
   """However it names what it sends for itself, or in what form it sends the model."""

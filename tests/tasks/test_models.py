@@ -314,7 +314,14 @@ def test_every_task_is_counted():
   assert set(_SHAPES) == set(_COUNTS) == set(registry.TASKS)
 
 
-@pytest.mark.parametrize("name", _SHAPES)
+# A hundred layers take seconds to make; `test_densenet121_is_that_of_the_paper` has them.
+_LARGE = {"cifar10_densenet", "covid_ct_densenet121", "landmarks_densenet121"}
+
+
+@pytest.mark.parametrize(
+  "name",
+  [pytest.param(n, marks=pytest.mark.thorough) if n in _LARGE else n for n in _SHAPES],
+)
 def test_weights_are_those_of_the_paper(name):
   keras_model = _build(name)
   found = [tuple(w.shape) for w in keras_model.trainable_weights]

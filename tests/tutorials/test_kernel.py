@@ -16,6 +16,8 @@ import nbformat
 import pytest
 import rerun
 
+pytestmark = pytest.mark.notebooks
+
 _FILE = rerun.FOLDER / "kernel.py"
 
 

@@ -15,6 +15,8 @@ from experiments.attacks import liars, lies, lying, lying_report
 from experiments.attacks.lies import HONEST, NOBODY, Defence, Lie
 from tff_algos.errors import InputError
 
+_THOROUGH = pytest.mark.thorough
+
 CLIENTS = (0, 1, 2)
 
 
@@ -54,7 +56,14 @@ def norm(arrays):
 
 # One part; two parts and a state; kinds of rounds, and clients that remember; an exchange
 # before the training.
-@pytest.mark.parametrize("name", ["fedavg", "scaffold", "twafl", "fedagg"])
+@pytest.mark.parametrize(
+  "name",
+  [
+    "fedavg",
+    "twafl",
+    *(pytest.param(n, marks=_THOROUGH) for n in ("scaffold", "fedagg")),
+  ],
+)
 def test_without_a_liar_it_is_the_plain_process_bit_for_bit(federate, name):
   settings = driver.ESTIMATES if name == "fedagg" else {}
   plain, other = (federate(name, may_lie, **settings) for may_lie in (False, True))
@@ -211,7 +220,10 @@ def test_folder_that_was_cut_short_is_gone_on_with(finished):
   }
 
 
-@pytest.mark.parametrize("heading, name", [("data", "clients"), ("model", "num_weights")])
+@pytest.mark.parametrize(
+  "heading, name",
+  [("data", "clients"), pytest.param("model", "num_weights", marks=_THOROUGH)],
+)
 def test_other_data_or_model_are_refused_in_the_folder_of_results(
   finished, tmp_path, heading, name
 ):
