@@ -739,7 +739,7 @@ FAULTS = (
     f"{_CLIENT_WORK}tree_math.py",
     "x - opposite * y for x, y in zip(a, b)",
     "x + scale * y for x, y in zip(a, b)",
-    _of("conformance/test_optimized_sums.py", "fedgg-momentum"),
+    _of("conformance/test_optimized_sums.py", "fedgg"),
   ),
   Fault(
     "median: clients that were dropped count",
