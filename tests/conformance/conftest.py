@@ -13,8 +13,8 @@ _KEPT = 24
 
 
 @pytest.fixture(scope="session")
-def problem_of(tmp_path_factory):
-  """`(name) -> Problem`; each is written to disk once."""
+def problem_of(in_process, tmp_path_factory):
+  """`(name) -> Problem`; each is written to disk once. Its rounds are in_process."""
   made = {}
 
   def get(name: str) -> problems.Problem:
