@@ -6,6 +6,9 @@ that it comes from, and is shown with its traceback.
 
 from __future__ import annotations
 
+import numbers
+from typing import Any
+
 
 class InputError(ValueError):
   """What the caller gave cannot be used; one sentence: what, where, and what to do."""
@@ -25,3 +28,11 @@ class UnsupportedComputationError(NotImplementedError):
 
 class WorkerLostError(RuntimeError):
   """The worker, or every worker, did not start or died too often; not retried."""
+
+
+def check_whole_number(name: str, value: Any, low: int) -> None:
+  """Raises `InputError` unless the value is an integer of at least `low`, and no bool."""
+  if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+    raise InputError(f"{name} must be a whole number; found {value!r}.")
+  if int(value) < low:
+    raise InputError(f"{name} must be at least {low}; found {value}.")

@@ -156,7 +156,7 @@ def test_natural_shuffles_within_a_client():
     (1, np.array([0, 1, 10**13]), "groups go from 0 to 10000000000000 with 3 different"),
     (1, np.array([0, 2, 2], np.uint64), "groups go from 0 to 2 with 2 different numbers"),
     (1, np.array([-1, 0, 1]), "groups go from -1 to 1 with 3 different numbers"),
-    (0, np.array([0, 1, 2]), "natural: num_clients must be an integer of at least 1"),
+    (0, np.array([0, 1, 2]), "natural: num_clients must be at least 1; found 0"),
   ],
 )
 def test_natural_refuses(num_clients, groups, match):

@@ -89,8 +89,8 @@ def test_the_table_names_and_describes_every_split():
 @pytest.mark.parametrize(
   ("spec", "num_clients", "fragments"),
   [
-    ("iid", 0, ["iid: num_clients", "at least 1", "is 0"]),
-    ("iid", 2.0, ["iid: num_clients", "integer", "2.0"]),
+    ("iid", 0, ["iid: num_clients", "at least 1", "found 0"]),
+    ("iid", 2.0, ["iid: num_clients", "whole number", "2.0"]),
     ("iid", 31, ["iid: 31 clients", "there are 30", "lower num_clients"]),
     ("shards:shards_per_client=0", 2, ["shards: shards_per_client", "at least 1"]),
     (
@@ -135,7 +135,7 @@ def test_split_errors(spec, num_clients, fragments):
 @pytest.mark.parametrize("seed", [-1, 0.5, None])
 @pytest.mark.parametrize("spec", DISJOINT)
 def test_seed_must_be_a_natural_number(spec, seed):
-  with pytest.raises(ValueError, match="seed must be an integer of at least 0"):
+  with pytest.raises(ValueError, match="seed must be"):
     partitions.partition(spec, shuffled([10, 10, 10]), 2, seed)
 
 

@@ -217,6 +217,9 @@ def test_a_clients_values_do_not_depend_on_who_else_is_asked(clients):
     (dict(learning_rate=float("nan")), "learning_rate must be > 0"),
     (dict(batch_size=0), "batch_size must be at least 1"),
     (dict(seed=-1), "seed must be at least 0"),
+    (dict(steps=1.5), r"steps must be a whole number; found 1\.5"),
+    (dict(steps=None), "steps must be a whole number"),
+    (dict(batch_size="4"), "batch_size must be a whole number; found '4'"),
   ],
 )
 def test_impossible_steps_are_refused(options, said):

@@ -350,8 +350,8 @@ def test_rule_needs_its_metric(notes, federation):
     (dict(seed="0"), "seed must be a whole number; found '0'"),
     (dict(checkpoint_every=0.5), "checkpoint_every must be a whole number"),
     (dict(held_out_clients=False), "held_out_clients must be a whole number"),
-    (dict(seed=-1), "seed must not be negative"),
-    (dict(checkpoint_every=-1), "checkpoint_every must not be negative"),
+    (dict(seed=-1), "seed must be at least 0"),
+    (dict(checkpoint_every=-1), "checkpoint_every must be at least 0"),
     (dict(checkpoint_folder="ram://a/b"), "must be a local folder, .*ram://a/b"),
   ],
 )

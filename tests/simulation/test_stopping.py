@@ -83,6 +83,7 @@ def test_target_is_read_from_a_word():
   "options, said",
   [
     (dict(patience=0), "patience must be at least 1; found 0"),
+    (dict(patience=2.5), r"patience must be a whole number; found 2\.5"),
     (dict(metric="loss", target=math.nan), "target of loss must be finite"),
     (dict(metric="loss", target=math.inf), "target of loss must be finite"),
     (dict(target=95.0), r"target of accuracy must be in \(0, 1\]; found 95\."),

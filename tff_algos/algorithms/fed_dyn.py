@@ -16,7 +16,7 @@ from tff_algos.client_data import Examples
 from tff_algos.client_work import local_training, tree_math
 from tff_algos.client_work.local_sgd import LocalSgd
 from tff_algos.client_work.model_update import ClientResult, model_update
-from tff_algos.errors import InputError
+from tff_algos.errors import check_whole_number
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model, Weights
 from tff_algos.templates import composer, rounds
@@ -77,13 +77,10 @@ def build_fed_dyn(
     model_aggregator: Replaces the mean of the updates.
 
   Raises:
-    InputError: `num_clients` or `num_examples` is not positive.
+    InputError: `num_clients` or `num_examples` is no whole number of at least 1.
   """
-  if num_clients < 1 or num_examples < 1:
-    raise InputError(
-      "num_clients and num_examples must be at least 1; found "
-      f"{num_clients} and {num_examples}."
-    )
+  check_whole_number("num_clients", num_clients, 1)
+  check_whole_number("num_examples", num_examples, 1)
 
   def zeros() -> Weights:
     return tree_math.zeros_like(model.initial_weights)

@@ -16,7 +16,7 @@ from tff_algos.algorithms import fed_avg
 from tff_algos.client_data import Examples
 from tff_algos.client_work import gradients, local_training, tree_math
 from tff_algos.client_work.model_update import ClientResult, model_update
-from tff_algos.errors import InputError
+from tff_algos.errors import check_whole_number
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model, Weights
 from tff_algos.templates import composer, rounds
@@ -69,10 +69,9 @@ def build_scaffold(
       variates keep their mean, of which they are defined.
 
   Raises:
-    InputError: `num_clients` is not positive.
+    InputError: `num_clients` is no whole number of at least 1.
   """
-  if num_clients < 1:
-    raise InputError(f"num_clients must be at least 1; found {num_clients}.")
+  check_whole_number("num_clients", num_clients, 1)
 
   def zeros() -> Weights:
     return tree_math.zeros_like(model.initial_weights)

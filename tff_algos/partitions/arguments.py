@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, check_whole_number
 
 
 def as_array(name: str, what: str, values: Any) -> NDArray[Any]:
@@ -35,15 +35,6 @@ def check_labels(name: str, labels: NDArray[Any]) -> NDArray[np.int64]:
   return labels.astype(np.int64, copy=False)
 
 
-def check_at_least(name: str, parameter: str, value: int, low: int) -> None:
-  """Raises `InputError` unless the value is an integer of at least `low`."""
-  if not isinstance(value, (int, np.integer)) or value < low:
-    raise InputError(
-      f"{name}: {parameter} must be an integer of at least {low} but is {value}: "
-      "correct it."
-    )
-
-
 def check_number(name: str, parameter: str, value: float) -> None:
   """Raises `InputError` unless the value is a real number."""
   if not isinstance(value, (int, float, np.integer, np.floating)):
@@ -57,8 +48,8 @@ def check_disjoint(
 ) -> NDArray[np.int64]:
   """Checks what the disjoint splits have in common; returns the labels as int64."""
   labels = check_labels(name, labels)
-  check_at_least(name, "num_clients", num_clients, 1)
-  check_at_least(name, "min_size", min_size, 1)
+  check_whole_number(f"{name}: num_clients", num_clients, 1)
+  check_whole_number(f"{name}: min_size", min_size, 1)
   if num_clients * min_size > len(labels):
     raise InputError(
       f"{name}: {num_clients} clients with at least {min_size} examples each need "
@@ -76,7 +67,7 @@ def classes(labels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.in
 
 def generator(name: str, seed: int) -> np.random.Generator:
   """A generator of its own for each split, so that equal seeds share no draws."""
-  check_at_least(name, "seed", seed, 0)
+  check_whole_number(f"{name}: seed", seed, 0)
   return np.random.default_rng(
     np.random.SeedSequence([int(seed), zlib.crc32(name.encode())])
   )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, check_whole_number
 from tff_algos.partitions import arguments
 
 
@@ -47,7 +47,7 @@ def class_counts(
   labels = arguments.as_array("class_counts", "labels", labels)
   lowest = -1 if labels.ndim == 2 else 0
   flat = arguments.check_labels("class_counts", np.ravel(labels))
-  arguments.check_at_least("class_counts", "num_classes", num_classes, 1)
+  check_whole_number("class_counts: num_classes", num_classes, 1)
   if flat.min() < lowest or flat.max() >= num_classes:
     raise InputError(
       f"class_counts: labels go from {flat.min()} to {flat.max()} but must be in "

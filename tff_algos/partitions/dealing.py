@@ -7,7 +7,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, check_whole_number
 from tff_algos.partitions import arguments
 from tff_algos.partitions.assignment import Partition, from_owner
 
@@ -62,7 +62,7 @@ def natural(
     InputError: an argument is outside its range, or the data have no groups.
   """
   labels = arguments.check_labels("natural", labels)
-  arguments.check_at_least("natural", "num_clients", num_clients, 1)
+  check_whole_number("natural: num_clients", num_clients, 1)
   if groups is None:
     raise InputError(
       "natural: these data do not say from whom each example is: choose another split."
@@ -110,7 +110,7 @@ def shards(
     InputError: an argument is outside its range.
   """
   labels = arguments.check_disjoint("shards", labels, num_clients)
-  arguments.check_at_least("shards", "shards_per_client", shards_per_client, 1)
+  check_whole_number("shards: shards_per_client", shards_per_client, 1)
   num_shards = num_clients * shards_per_client
   if num_shards > len(labels):
     raise InputError(

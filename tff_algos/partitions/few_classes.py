@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, check_whole_number
 from tff_algos.partitions import arguments, proportions
 from tff_algos.partitions.assignment import Partition, from_counts
 
@@ -56,7 +56,7 @@ def power_law(
       small for that many clients.
   """
   labels = arguments.check_disjoint("power_law", labels, num_clients, min_size)
-  arguments.check_at_least("power_law", "classes_per_client", classes_per_client, 1)
+  check_whole_number("power_law: classes_per_client", classes_per_client, 1)
   arguments.check_number("power_law", "sigma", sigma)
   if not 0 <= sigma < math.inf:
     raise InputError(
@@ -135,7 +135,7 @@ def twafl(
     ("min_classes", min_classes),
     ("max_classes", max_classes),
   ):
-    arguments.check_at_least("twafl", parameter, value, 1)
+    check_whole_number(f"twafl: {parameter}", value, 1)
   class_of, class_sizes = arguments.classes(labels)
   if not min_classes <= max_classes <= len(class_sizes):
     raise InputError(

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tff_algos import client_data
 from tff_algos.client_data import ClientDirectory, Examples
 from tff_algos.client_work import gradients, local_training, tree_math
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, check_whole_number
 from tff_algos.models.functional import Model, Weights
 from tff_algos.simulation import client_files, evaluation, seeds
 from tff_algos.templates.stateful_process import PersonalModel
@@ -54,8 +54,8 @@ class Personalization:
   def __post_init__(self) -> None:
     for name, low in (("steps", 1), ("batch_size", 1), ("seed", 0)):
       value = getattr(self, name)
-      if value is not None and value < low:
-        raise InputError(f"{name} must be at least {low}; found {value}.")
+      if value is not None or name != "batch_size":
+        check_whole_number(name, value, low)
     if not 0 < self.learning_rate < float("inf"):
       raise InputError(f"learning_rate must be > 0; found {self.learning_rate}.")
 

@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 
 from tff_algos import client_data
 from tff_algos.client_data import ClientDirectory, ClientInput
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, check_whole_number
 from tff_algos.simulation import client_inputs, cohorts
 
 
@@ -29,10 +29,9 @@ class ClientSource(tff.program.FederatedDataSource):
       seed: The seed of cohorts and of the clients' draws, >= 0.
 
     Raises:
-      InputError: The seed is negative.
+      InputError: The seed is no whole number of at least 0.
     """
-    if seed < 0:
-      raise InputError(f"seed must not be negative; found {seed}.")
+    check_whole_number("seed", seed, 0)
     self.clients, self.seed = clients, seed
 
   @property

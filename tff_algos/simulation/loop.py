@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 
 from tff_algos.client_data import ClientDirectory, ClientInput
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, check_whole_number
 from tff_algos.models.functional import Weights
 from tff_algos.simulation import (
   best_round,
@@ -76,13 +76,7 @@ class Settings:
   def __post_init__(self) -> None:
     at_least_1 = ("rounds", "clients_per_round", "eval_every", "eval_clients_every")
     for name in (*at_least_1, "seed", "checkpoint_every", "held_out_clients"):
-      value = getattr(self, name)
-      if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise InputError(f"{name} must be a whole number; found {value!r}.")
-      if value < 1 and name in at_least_1:
-        raise InputError(f"{name} must be at least 1; found {value}.")
-      if value < 0:
-        raise InputError(f"{name} must not be negative; found {value}.")
+      check_whole_number(name, getattr(self, name), int(name in at_least_1))
     if "://" in os.fspath(self.checkpoint_folder or ""):
       raise InputError(
         "checkpoint_folder must be a local folder, whose files can be synced; found "

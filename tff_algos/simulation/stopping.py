@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, check_whole_number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +37,8 @@ class StopRule:
       raise InputError(
         f"The target of {self.metric} must be finite; found {self.target}."
       )
-    if self.patience is not None and self.patience < 1:
-      raise InputError(f"patience must be at least 1; found {self.patience}.")
+    if self.patience is not None:
+      check_whole_number("patience", self.patience, 1)
 
   def reason(self, records: Sequence[Mapping[str, Any]]) -> Optional[str]:
     """Why a run of these rounds is at its end.
