@@ -184,6 +184,20 @@ def _pids(client) -> dict[str, int]:
 # --- Workers that are lost --------------------------------------------------------------
 
 
+def test_a_worker_lost_before_the_first_round_is_not_waited_for(
+  client, compute, tmp_path
+):
+  cohort = Cohort(tmp_path / "clients")
+  with tff_algos.create_runtime("dask", workers=2, clients_per_part=1):
+    # They have said what they are like, one of them for the last time.
+    pids = _pids(client)
+    killed = min(pids)
+    os.kill(pids[killed], signal.SIGKILL)
+    wait_for(lambda: killed not in client.nthreads(), _SECONDS)
+    found = _in_thread(lambda: compute(cohort.argument()))
+    _assert_same(found.result(_SECONDS), _in_process(compute, cohort))
+
+
 @pytest.mark.parametrize(
   "waiting",
   [_CLIENTS // 2, *(pytest.param(n, marks=_THOROUGH) for n in (0, _CLIENTS - 1))],

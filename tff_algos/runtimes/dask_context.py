@@ -111,11 +111,13 @@ class DaskContext(PlannedContext):
       return sum(self._client.run(dask_tasks.peak_memory).values())
     return 0
 
-  def _ask_machines(self) -> dict[str, distributed.Future]:
-    return {
-      worker: self._submit(dask_tasks.machine, workers=[worker])
+  def _ask_machines(self) -> list[distributed.Future]:
+    return [
+      # Where it is lost, with its answer or before it, another answers for itself: Dask
+      # would wait without end for a worker of this very address.
+      self._submit(dask_tasks.machine, workers=[worker], allow_other_workers=True)
       for worker in self._threads()
-    }
+    ]
 
   def _run_cohort(
     self, plan: execution.Plan, cohort: execution.Cohort
@@ -229,9 +231,8 @@ class DaskContext(PlannedContext):
       if self._machine is None:
         self._wait_for_workers()
         self._machines = self._machines or self._ask_machines()
-        asked = dict(sorted(self._machines.items()))
-        found = dict(zip(asked, self._gather(list(asked.values()))))
-        self._machines = {}
+        found = dict(sorted(self._gather(self._machines)))
+        self._machines = []
         here = dask_worker.machine()
         first = next(iter(found.values()))
         # Of its own threads for an operation this process may have had no say.

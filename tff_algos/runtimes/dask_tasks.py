@@ -148,11 +148,13 @@ def hold(value: Any) -> Any:
   return value
 
 
-def machine() -> Machine:
-  """What this worker is like."""
+def machine() -> tuple[str, Machine]:
+  """This worker's address, and what it is like."""
+  import distributed
+
   from tff_algos.runtimes import dask_worker
 
-  return dask_worker.machine()
+  return distributed.get_worker().address, dask_worker.machine()
 
 
 def peak_memory() -> int:
