@@ -261,6 +261,28 @@ def test_no_worker_of_this_kind_is_one_sentence(client, monkeypatch):
     _sum()([1, 2])
 
 
+@pytest.mark.parametrize(
+  "options, words",
+  [
+    ({"constant_folding": False}, "constant_folding=False"),
+    pytest.param(
+      {"disable_meta_optimizer": True},
+      "disable_meta_optimizer=True",
+      marks=pytest.mark.thorough,
+    ),
+  ],
+)
+def test_what_tensorflow_makes_of_graphs_is_a_machines_setting(
+  monkeypatch, options, words
+):
+  before = dask_worker.machine()
+  assert "=False" not in before.settings and "=True" not in before.settings
+  there = {**tf.config.optimizer.get_experimental_options(), **options}
+  # They cannot be taken back.
+  monkeypatch.setattr(tf.config.optimizer, "get_experimental_options", lambda: there)
+  assert words in dask_worker.machine().differences(before)
+
+
 # --- What is asked for ------------------------------------------------------------------
 
 

@@ -15,7 +15,8 @@ _UNREADABLE = ("NotFoundError", "PermissionDeniedError")
 NO_SCHEDULER = "The Dask scheduler is gone, or no longer reached."
 UNLIKE = (
   "No worker of the cluster is like this machine, so that results would be rounded "
-  "differently: there is {}. Use workers of one type, and the same packages everywhere."
+  "differently: there is {}. Use workers of one type, and the same packages "
+  "and settings of TensorFlow everywhere."
 )
 
 _SAME_FILES = (

@@ -49,9 +49,16 @@ _PLANS: collections.OrderedDict[str, execution.Plan] = collections.OrderedDict()
 _PLANNING = threading.Lock()
 
 
-@functools.cache
 def machine() -> Machine:
   """What of this process decides how results are rounded."""
+  found = _unset_machine()
+  # A program may set TensorFlow otherwise at any time.
+  threads = tf.config.threading.get_intra_op_parallelism_threads()
+  return found._replace(settings=settings(threads))
+
+
+@functools.cache
+def _unset_machine() -> Machine:
   devices = in_process.prepare()
   gpus = tf.config.list_physical_devices("GPU") if "GPU" in devices[0] else []
   kinds = {
@@ -63,16 +70,23 @@ def machine() -> Machine:
     processor=processor(),
     device=", ".join(sorted(kinds)) or "CPU",
     versions=f"{', '.join(versions)}, runtimes {_digest()}",
-    settings=settings(tf.config.threading.get_intra_op_parallelism_threads()),
+    settings="",
   )
 
 
 def settings(threads_of_operation: int) -> str:
   """Those of TensorFlow that change results."""
   onednn = os.environ.get("TF_ENABLE_ONEDNN_OPTS", "")
-  return (
+  found = (
     f"threads for an operation {threads_of_operation}, TF_ENABLE_ONEDNN_OPTS={onednn}"
   )
+  # What TensorFlow makes of a graph. Those that it names though nobody has set them are
+  # named disable_...: False.
+  options = tf.config.optimizer.get_experimental_options()
+  changed = {k: v for k, v in options.items() if v or not k.startswith("disable_")}
+  if tf.config.optimizer.get_jit():
+    changed["jit"] = True
+  return ", ".join([found, *(f"{name}={value}" for name, value in changed.items())])
 
 
 def _digest() -> str:
