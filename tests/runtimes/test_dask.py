@@ -309,6 +309,10 @@ def test_nothing_is_left_on_the_cluster(client):
   [
     (dict(workers=0), "1 to 1000"),
     (dict(workers=10**30), "1 to 1000"),
+    (dict(workers=1.5), r"whole number; found 1\.5"),
+    pytest.param(dict(workers="2"), "found '2'", marks=pytest.mark.thorough),
+    (dict(scheduler=8786), "tls://host:8786; found 8786"),
+    (dict(client="tcp://127.0.0.1:8786"), "open distributed.Client"),
     (dict(workers=2, scheduler="tcp://127.0.0.1:1"), "one of workers"),
     (dict(scheduler="127.0.0.1:8786"), "tls://host:8786"),
     (dict(scheduler="tls://127.0.0.1:99999"), "tls://host:8786"),
@@ -335,6 +339,22 @@ def test_nothing_is_left_on_the_cluster(client):
 def test_what_cannot_be_is_one_sentence(settings, words):
   with pytest.raises(tff_algos.InputError, match=words):
     tff_algos.create_runtime("dask", **settings)
+
+
+def test_what_is_no_open_client_is_one_sentence(cluster):
+  client = distributed.Client(cluster, set_as_default=False)
+  client.close()
+  for given in (client, cluster):
+    with pytest.raises(tff_algos.InputError, match="open distributed"):
+      tff_algos.create_runtime("dask", client=given)
+
+
+@pytest.mark.parametrize(
+  "count", [1.5, *(pytest.param(n, marks=pytest.mark.thorough) for n in ("2", 0))]
+)
+def test_a_part_has_a_whole_number_of_clients(count):
+  with pytest.raises(tff_algos.InputError, match=f"whole number; found {count!r}"):
+    tff_algos.create_runtime("in_process", clients_per_part=count)
 
 
 def test_without_dask_it_says_what_to_install(monkeypatch):

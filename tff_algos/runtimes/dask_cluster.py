@@ -43,7 +43,7 @@ def check_address(address: str, tls: Optional[TlsFiles] = None) -> None:
       lacks certificates.
   """
   found = re.fullmatch(
-    r"(\w+)://(?:\[([0-9a-fA-F:.]+)\]|([^\s:\[\]/]+)):(\d{1,5})", address
+    r"(\w+)://(?:\[([0-9a-fA-F:.]+)\]|([^\s:\[\]/]+)):(\d{1,5})", str(address)
   )
   if not found or not 0 < int(found[4]) < 65536:
     raise InputError(f"A scheduler's address is like tls://host:8786; found {address!r}.")
@@ -78,9 +78,18 @@ def check_client(client: distributed.Client) -> None:
   """Checks a client that somebody else has made, as `check_address` does.
 
   Raises:
-    InputError: Its scheduler is on a network without TLS.
+    InputError: It is none, or closed, or asynchronous; or its scheduler is on a network
+      without TLS.
   """
-  address = client.scheduler.address
+  # A client that is closed has no scheduler, and a cluster has one too.
+  scheduler = getattr(client, "scheduler", None)
+  is_cluster = isinstance(client, distributed.deploy.Cluster)
+  if scheduler is None or is_cluster or getattr(client, "asynchronous", False):
+    raise InputError(
+      "client is an open distributed.Client, such as distributed.Client(cluster) makes, "
+      f"and not asynchronous; found {client!r}."
+    )
+  address = scheduler.address
   if not address.startswith(("inproc://", "tls://")):
     check_address(address)
 

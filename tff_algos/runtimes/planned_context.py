@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
+import numbers
 import threading
 import weakref
 from collections.abc import Iterator
@@ -35,8 +36,12 @@ class PlannedContext(tff.framework.SyncContext, abc.ABC):
     Raises:
       InputError: A part has no client.
     """
-    if clients_per_part is not None and clients_per_part < 1:
-      raise InputError(f"clients_per_part is at least 1; found {clients_per_part}.")
+    if clients_per_part is not None and not (
+      isinstance(clients_per_part, numbers.Integral) and clients_per_part >= 1
+    ):
+      raise InputError(
+        f"clients_per_part is at least 1, a whole number; found {clients_per_part!r}."
+      )
     self._server_device, self._clients_per_part = server_device, clients_per_part
     self._on_gpu = on_gpu
     self._is_closed = False

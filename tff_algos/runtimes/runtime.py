@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import numbers
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
@@ -268,8 +269,10 @@ def check_dask(
       "Give dask one of workers, which are started on this machine, a scheduler's "
       "address and a client."
     )
-  if workers is not None and not 1 <= workers <= 1000:
-    raise InputError(f"workers must be 1 to 1000; found {workers}.")
+  if workers is not None and not (
+    isinstance(workers, numbers.Integral) and 1 <= workers <= 1000
+  ):
+    raise InputError(f"workers must be 1 to 1000, a whole number; found {workers!r}.")
   try:
     from tff_algos.runtimes import dask_cluster
   except ModuleNotFoundError as error:
