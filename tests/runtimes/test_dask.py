@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import sys
 
+import dask
 import distributed
 import numpy as np
 import pytest
@@ -363,6 +364,24 @@ def test_without_dask_it_says_what_to_install(monkeypatch):
   monkeypatch.setitem(sys.modules, "distributed", None)
   with pytest.raises(tff_algos.InputError, match=r"tff-algos\[cluster\]"):
     tff_algos.create_runtime("dask")
+
+
+@pytest.mark.parametrize("wanted, used", [("fork", "spawn"), ("forkserver",) * 2])
+def test_workers_are_no_copies_of_a_process_that_has_run_tensorflow(
+  monkeypatch, wanted, used
+):
+  found = []
+
+  def start(**options):
+    found.append(dask.config.get("distributed.worker.multiprocessing-method"))
+    raise OSError("not in this test")
+
+  monkeypatch.setattr(distributed, "SpecCluster", start)
+  of_the_user = {"distributed.worker.multiprocessing-method": wanted}
+  raised = pytest.raises(tff_algos.WorkerLostError, match="not in this test")
+  with dask.config.set(of_the_user), raised:
+    tff_algos.create_runtime("dask", workers=1)
+  assert found == [used]
 
 
 def test_no_scheduler_is_one_sentence(monkeypatch):

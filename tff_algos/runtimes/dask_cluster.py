@@ -172,6 +172,10 @@ def start(
   # Else a worker that is killed, or is slow to start again, is given up for good where
   # none has come in its place 15 seconds after the last one's death.
   stack.enter_context(dask.config.set({"distributed.deploy.lost-worker-timeout": "1d"}))
+  # A process that has run TensorFlow cannot be forked: the copy waits for its threads.
+  method = "distributed.worker.multiprocessing-method"
+  if dask.config.get(method) == "fork":
+    stack.enter_context(dask.config.set({method: "spawn"}))
   # Dask has malloc give back memory at once, which makes large arrays dear.
   stack.enter_context(dask.config.set({"distributed.nanny.pre-spawn-environ": {}}))
   scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="tff_algos_"))
