@@ -44,6 +44,19 @@ def test_sums_a_client_argument_directly():
   assert total([1, 2, 39]) == 42
 
 
+def test_a_sum_is_over_all_clients_of_each_part():
+  """Of 9 and of 6 clients: in fours, and those that are left one by one."""
+  double = tff.tensorflow.computation(lambda x: 2 * x, np.int32)
+
+  @tff.federated_computation(_INTS)
+  def total(x):
+    return tff.federated_sum(tff.federated_map(double, x)), tff.federated_sum(x)
+
+  powers = [2**i for i in range(15)]
+  with runtime.create_runtime("in_process", clients_per_part=9):
+    assert total(powers) == (2**16 - 2, 2**15 - 1)
+
+
 def test_a_sum_over_no_clients_is_zero():
   @tff.federated_computation(_INTS)
   def total(x):
