@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from tff_algos import client_data
 
-# With a pull, with noise.
-NAMES = ("fedprox", "fedavg_dpsgd")
+# With a pull, with noise, with pseudo data.
+NAMES = ("fedprox", "fedavg_dpsgd", pytest.param("fedreg_mg", marks=pytest.mark.thorough))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -68,10 +68,13 @@ def _norm(arrays):
 
 
 # The change of the model, or for SGD the gradient, of which the server takes the step.
-_SCALES = {"fedavg": -_RATE, "fedprox": -_RATE, "sgd": 1.0}
+_SCALES = {"fedavg": -_RATE, "fedprox": -_RATE, "fedcurv": -_RATE, "sgd": 1.0}
 
 
-@pytest.mark.parametrize("name", _SCALES)
+@pytest.mark.parametrize(
+  "name",
+  [pytest.param(n, marks=pytest.mark.thorough) if n == "fedcurv" else n for n in _SCALES],
+)
 def test_baselines_upload_the_gradient_of_one_step(upload_of, name):
   found = upload_of(name)(_examples(), _SEED)
   for a, gradient in zip(found, _gradient()):
@@ -96,7 +99,13 @@ def test_modified_gradients_change_what_the_upload_gives_away(upload_of, name, r
 
 
 @pytest.mark.parametrize(
-  "name", ["fedprox", pytest.param("fedreg_mg", marks=pytest.mark.thorough)]
+  "name",
+  [
+    "fedprox",
+    *(
+      pytest.param(n, marks=pytest.mark.thorough) for n in ("fedcurv_dpsgd", "fedreg_mg")
+    ),
+  ],
 )
 def test_uploads_are_differentiated_through_the_local_step(upload_of, name):
   upload = upload_of(name)

@@ -79,9 +79,12 @@ def test_another_round_seed_or_client_draws_otherwise(federate):
   np.testing.assert_array_equal(again, keys[0])
 
 
-@pytest.mark.parametrize("name", ["scaffold", "twafl"])
+@pytest.mark.parametrize(
+  "name",
+  ["scaffold", "twafl", pytest.param("fedsgd", marks=pytest.mark.thorough)],
+)
 def test_a_client_without_examples_counts_for_nothing(federate, name):
-  """SCAFFOLD's clients count all the same; TWAFL's by their examples, and remember."""
+  """FedSGD's clients weigh by examples, SCAFFOLD's all the same; TWAFL's remember."""
   files = federate(name, "mlp")
   over = tff_algos.over_datasets(files.process)
   sets = [tf.data.Dataset.from_tensor_slices(files.problem.clients[c]) for c in range(3)]

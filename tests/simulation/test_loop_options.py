@@ -74,7 +74,13 @@ def test_run_is_that_of_the_clients_that_are_left(
     assert record["bytes_up"] * len(a.taking_part) == other["bytes_up"] * senders
 
 
-@pytest.mark.parametrize("name", ["scaffold", "tefl"])
+@pytest.mark.parametrize(
+  "name",
+  [
+    *("scaffold", "tefl"),
+    *(pytest.param(n, marks=pytest.mark.thorough) for n in ("fedadam", "fedagg")),
+  ],
+)
 def test_round_with_nobody_leaves_the_model(process_of, federation, name):
   """The round is counted, by the server too; the run goes on."""
   settings = dataclasses.replace(

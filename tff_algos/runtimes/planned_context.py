@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import math
-import numbers
 import threading
 import weakref
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.errors import InputError
+from tff_algos.errors import check_whole_number
 from tff_algos.runtimes import execution, private_apis
 
 _LARGE_BYTES = 1 << 20
@@ -34,14 +33,10 @@ class PlannedContext(tff.framework.SyncContext, abc.ABC):
       on_gpu: Whether all clients work on GPUs.
 
     Raises:
-      InputError: A part has no client.
+      InputError: `clients_per_part` is no whole number of at least 1.
     """
-    if clients_per_part is not None and not (
-      isinstance(clients_per_part, numbers.Integral) and clients_per_part >= 1
-    ):
-      raise InputError(
-        f"clients_per_part is at least 1, a whole number; found {clients_per_part!r}."
-      )
+    if clients_per_part is not None:
+      check_whole_number("clients_per_part", clients_per_part, 1)
     self._server_device, self._clients_per_part = server_device, clients_per_part
     self._on_gpu = on_gpu
     self._is_closed = False
