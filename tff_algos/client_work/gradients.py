@@ -10,6 +10,7 @@ import tensorflow as tf
 from tff_algos.client_data import Examples
 from tff_algos.client_work import tree_math
 from tff_algos.models.functional import Model, Weights
+from tff_algos.models.losses import one_each
 
 # What a seed is folded with, so that no two kinds of draws share a key.
 _FULL_GRADIENT, _EXAMPLE = 3, 4
@@ -43,7 +44,8 @@ def batch_gradient(
 
   def losses_at(weights: Weights) -> tf.Tensor:
     predictions = model.predict(weights, model.preprocess(x), training, seed)
-    return model.example_losses(y, predictions)
+    found = model.example_losses(y, predictions)
+    return one_each("the loss", found, y, predictions)
 
   return mean_gradient(losses_at, weights, scale)
 

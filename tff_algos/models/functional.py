@@ -168,6 +168,11 @@ class Model:
         f"A model needs one name for each of its {len(self.initial_weights)} weight "
         f"arrays; found {len(self.weight_names)} names."
       )
+    if not isinstance(self.metrics, Mapping):
+      raise InputError(
+        "metrics= must map names to functions (y, predictions) -> (B,); found "
+        f"{self.metrics!r}."
+      )
     if not self.initial_weights:
       raise InputError("A model needs at least one trainable weight; found none.")
 

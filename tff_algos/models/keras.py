@@ -19,13 +19,12 @@ import tensorflow as tf
 
 from tff_algos import graphs
 from tff_algos.errors import InputError, InputWarning
-from tff_algos.models import functional
+from tff_algos.models import functional, losses
 from tff_algos.models.to_keras import KerasSource
 
 # Tracing exchanges attributes of layers that are shared by all threads.
 _TRACING = threading.RLock()
 
-_TAKE_LOGITS = (functional.sparse_cross_entropy, functional.sequence_cross_entropy)
 _NOT_LOGITS = ("Softmax", "Sigmoid")
 _KEEP_VALUES = ("Identity", "Reshape", "Cast")
 
@@ -59,20 +58,21 @@ def from_keras(
   Args:
     keras_model: A built model; its current weights are the initial weights.
     example_spec: Shape and dtype of one stored example.
-    loss: `(y, predictions) -> (B,)`.
+    loss: `(y, predictions) -> (B,)`, the loss of each example by itself.
     metrics: Name to a metric as `Model` takes them; default: accuracy.
     preprocess: Stored batch -> float batch, a function or, so that `to_keras` can take
       it along, a Keras layer; default: uint8 pictures to 0..1.
 
   Warns:
-    InputWarning: The model ends in a softmax or sigmoid, and `loss` takes logits.
+    InputWarning: The model ends in a softmax or sigmoid, and `loss` takes logits; or
+      `loss` makes of an example what depends on the others of its batch.
 
   Raises:
     InputError: The model is not built, has no trainable weight, does not take the
       examples, or holds what local training cannot respect: a layer whose statistics
       move (BatchNormalization that is not frozen), a regularizer, a constraint, a weight
-      or tensor that cannot be replaced, or a random operation with a state of its own.
-      When it is traced, if layers have come or gone since.
+      or tensor that cannot be replaced, a random operation with a state of its own; or
+      `loss` does not fit. When it is traced, if layers have come or gone since.
   """
   _check_built(keras_model)
   layers = _layers(keras_model)
@@ -143,9 +143,9 @@ def from_keras(
   )
   traced = _trace(model, keras_model.name, training=True)
   _check_pure(traced, keras_model.name)
-  takes_logits = loss in _TAKE_LOGITS or isinstance(loss, functional.FadingCrossEntropy)
+  losses.check(model, traced.structured_outputs)
   last = ""
-  if takes_logits:  # In training, a dropout may come after them.
+  if losses.takes_logits(loss):  # In training, a dropout may come after them.
     outputs = _trace(model, keras_model.name, training=False).outputs
     last = _last_operation(outputs[0])
   if last in _NOT_LOGITS:

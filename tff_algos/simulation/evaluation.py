@@ -13,6 +13,8 @@ import tensorflow as tf
 from numpy.typing import ArrayLike, NDArray
 
 from tff_algos import client_arrays
+from tff_algos.errors import InputError
+from tff_algos.models import losses
 from tff_algos.models.functional import MetricValue, Model, Weights
 
 _BATCH = 500
@@ -36,7 +38,8 @@ def build_evaluation(
 
   Raises:
     InputError: There are no examples, they do not fit the model's `example_spec`, an
-      input is NaN or infinite, or the model has no output for a label.
+      input is NaN or infinite, the model has no output for a label, or a metric does
+      not take the labels or makes no (B,).
   """
   x, y = client_arrays.as_stored("the evaluation", x, y, model.example_spec)
   if model.example_spec.x.dtype.is_floating:
@@ -55,9 +58,10 @@ def batch_totals(
   """Loss and metrics of a stored batch: name to (total, count), float64 (2,)."""
   no_seed = tf.constant([0, 0])
   predictions = model.predict(weights, model.preprocess(x), False, no_seed)
-  values = {"loss": model.example_losses(y, predictions)}
+  found = model.example_losses(y, predictions)
+  values = {"loss": losses.one_each("the loss", found, y, predictions)}
   for name, metric in model.metrics.items():
-    values[name] = metric(y, predictions)
+    values[name] = _of_metric(name, metric, y, predictions)
 
   def total_and_count(value: MetricValue) -> tf.Tensor:
     pair = value if isinstance(value, tuple) else (value, tf.ones_like(value))
@@ -65,6 +69,20 @@ def batch_totals(
     return tf.stack([tf.reduce_sum(tf.cast(part, tf.float64)) for part in pair])
 
   return {name: total_and_count(value) for name, value in values.items()}
+
+
+def _of_metric(
+  name: str, metric: Callable[..., MetricValue], y: tf.Tensor, predictions: Any
+) -> MetricValue:
+  try:
+    value = metric(y, predictions)
+  except (TypeError, ValueError) as error:
+    reason = str(error).strip().splitlines()[0]
+    raise InputError(
+      f"Metric {name!r} does not take these labels and predictions: pass metrics= that "
+      f"do, or metrics={{}} for the loss alone ({reason})."
+    ) from error
+  return losses.one_each(f"metric {name!r}", value, y, predictions)
 
 
 def build_means(model: Model) -> Callable[..., OrderedDict[str, float]]:

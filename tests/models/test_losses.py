@@ -1,0 +1,135 @@
+"""A loss or a metric makes one number of each example, or is told not to."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_algos.client_work import gradients
+from tff_algos.errors import InputError, InputWarning
+from tff_algos.models import functional, keras
+from tff_algos.simulation import client_evaluation, evaluation
+
+_FLOAT = tf.TensorSpec([], tf.float32)
+_CLASS = tf.TensorSpec([], tf.int32)
+
+
+def _network(width: int) -> tf.keras.Model:
+  layers = [tf.keras.layers.Input([4]), tf.keras.layers.Dense(width)]
+  return tf.keras.Sequential(layers)
+
+
+def _convert(width: int, y: tf.TensorSpec, **options) -> functional.Model:
+  spec = functional.ExampleSpec(tf.TensorSpec([4], tf.float32), y)
+  return keras.from_keras(_network(width), spec, **options)
+
+
+def _squared(y, predictions):
+  return (y - predictions) ** 2
+
+
+@pytest.mark.parametrize(
+  ("width", "y", "loss", "made"),
+  [
+    (
+      3,
+      _CLASS,
+      tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+      r"makes \(\), where",
+    ),
+    (1, tf.TensorSpec([1], tf.float32), _squared, r"makes \(B, 1\), where"),
+    (1, _FLOAT, _squared, r"\(B,\) and predictions \(B, 1\) the loss makes \(B, B\)"),
+    (3, tf.TensorSpec([3], tf.float32), _squared, r"makes \(B, 3\), where"),
+    (
+      3,
+      tf.TensorSpec([3], tf.float32),
+      lambda y, p: tf.reduce_mean(_squared(y, p), 0),
+      r"makes \(3,\), where",
+    ),
+    (3, _CLASS, lambda y, p: None, "makes no tensor, where"),
+  ],
+)
+def test_loss_that_is_not_one_number_of_each_example_is_refused(width, y, loss, made):
+  with pytest.raises(InputError, match=made):
+    _convert(width, y, loss=loss)
+
+
+def test_keras_loss_without_a_reduction_is_taken():
+  loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
+  with warnings.catch_warnings():
+    warnings.simplefilter("error", InputWarning)
+    model = _convert(3, _CLASS, loss=loss)
+  y, logits = tf.constant([0, 2]), tf.random.stateless_normal([2, 3], [0, 1])
+  own = functional.sparse_cross_entropy(y, logits)
+  np.testing.assert_allclose(model.example_losses(y, logits), own, rtol=1e-6)
+
+
+def test_loss_that_spreads_labels_over_predictions_is_warned_of():
+  """Of (B,) and (B, 1) Keras's function makes (B,) too, each with all labels in it."""
+  with pytest.warns(InputWarning, match="change with the other examples") as caught:
+    _convert(1, _FLOAT, loss=tf.keras.losses.mean_squared_error)
+  assert [w.filename for w in caught if w.category is InputWarning] == [__file__]
+  with warnings.catch_warnings():
+    warnings.simplefilter("error", InputWarning)
+    _convert(1, _FLOAT, loss=lambda y, p: _squared(y, p[:, 0]))
+    _convert(1, tf.TensorSpec([1], tf.float32), loss=tf.keras.losses.mean_squared_error)
+
+
+@pytest.mark.parametrize(
+  "y",
+  [
+    tf.TensorSpec([], tf.uint8),
+    tf.TensorSpec([], tf.float32),
+    tf.TensorSpec([1], tf.int32),
+    tf.TensorSpec([3], tf.float32),
+  ],
+)
+def test_labels_that_are_no_classes_are_refused(y):
+  with pytest.raises(InputError, match="numbers of classes, int32 or int64"):
+    _convert(3, y)
+
+
+def test_loss_that_is_no_function_is_refused():
+  with pytest.raises(InputError, match="loss= must be a function"):
+    _convert(3, _CLASS, loss="mse")
+
+
+def test_metrics_that_are_a_list_are_refused():
+  with pytest.raises(InputError, match="metrics= must map names to functions"):
+    _convert(3, _CLASS, metrics=["accuracy"])
+
+
+def _evaluate(model: functional.Model) -> None:
+  y = model.example_spec.y
+  x, y = np.zeros([2, 4]), np.zeros([2, *y.shape], y.dtype.as_numpy_dtype)
+  evaluation.build_evaluation(model, x, y)
+
+
+@pytest.mark.parametrize("build", [_evaluate, client_evaluation.build_client_evaluation])
+def test_metric_that_does_not_fit_is_refused(build):
+  """Of the default the labels must be classes; a metric object of Keras has a state."""
+  multi = tf.TensorSpec([3], tf.float32)
+  loss = tf.keras.losses.mean_squared_error
+  with pytest.raises(InputError, match="Metric 'accuracy' does not take"):
+    build(_convert(3, multi, loss=loss))
+  mean = dict(off=tf.keras.metrics.MeanAbsoluteError())
+  with pytest.raises(InputError, match=r"metric 'off' makes \(\), where"):
+    build(_convert(3, multi, loss=loss, metrics=mean))
+  build(_convert(3, multi, loss=loss, metrics={}))
+  build(_convert(3, multi, loss=loss, metrics=dict(off=loss)))
+
+
+def test_model_of_functions_with_such_a_loss_does_not_train():
+  model = functional.Model(
+    initial_weights=(np.zeros([4, 1], np.float32),),
+    weight_names=("w",),
+    example_spec=functional.ExampleSpec(tf.TensorSpec([4], tf.float32), _FLOAT),
+    predict=lambda weights, x, training, seed: tf.matmul(x, weights[0]),
+    example_losses=_squared,
+  )
+  weights = tuple(map(tf.constant, model.initial_weights))
+  with pytest.raises(InputError, match=r"the loss makes \(2, 2\), where"):
+    gradients.batch_gradient(model, weights, tf.ones([2, 4]), tf.ones([2]), [0, 0])

@@ -1,0 +1,153 @@
+"""Whether a loss or a metric makes one number of each example, as a `Model` says.
+
+What makes other numbers would train too, but by gradients that are several times too
+small or too large, and would be evaluated to other means.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tff_algos.errors import InputError, InputWarning
+from tff_algos.models import functional
+
+_OURS = (functional.sparse_cross_entropy, functional.sequence_cross_entropy)
+
+
+def takes_logits(loss: Any) -> bool:
+  """Whether it is one of ours, which take logits and labels that are classes."""
+  return loss in _OURS or isinstance(loss, functional.FadingCrossEntropy)
+
+
+def one_each(
+  what: str, value: functional.MetricValue, y: tf.Tensor, predictions: Any
+) -> functional.MetricValue:
+  """`value`, or both of its parts, as (B,), as far as its static shape tells.
+
+  Args:
+    what: Whose value it is, for the message: "the loss", "metric 'accuracy'".
+    value: What it made.
+    y: Of which labels (B, ...).
+    predictions: Of which predictions (B, ...).
+
+  Raises:
+    InputError: It is not (B,).
+  """
+  for part in value if isinstance(value, tuple) else (value,):
+    shape = tf.convert_to_tensor(part).shape
+    if shape.rank not in (None, 1) or not shape.is_compatible_with(y.shape[:1]):
+      raise _not_one_each(what, shape, y, predictions)
+  return value
+
+
+def check(model: functional.Model, predictions: Any) -> None:
+  """Looks whether the loss takes the labels of the examples, and what it makes of them.
+
+  Args:
+    model: The model.
+    predictions: What it predicts of a batch: one spec (B, ...), or a structure of them.
+
+  Warns:
+    InputWarning: The loss of an example depends on the others of its batch.
+
+  Raises:
+    InputError: It does not take them, makes other than (B,), or uses a tensor from
+      outside.
+  """
+  spec, loss = model.example_spec.y, model.example_losses
+  if not callable(loss):
+    raise InputError(
+      f"loss= must be a function (y, predictions) -> (B,); found {loss!r}."
+    )
+  y = tf.TensorSpec([None, *spec.shape], spec.dtype)
+  predicted = tf.nest.map_structure(
+    lambda v: tf.TensorSpec(v.shape, v.dtype), predictions
+  )
+  try:
+    with tf.Graph().as_default():
+      traced = tf.function(loss, autograph=False).get_concrete_function(y, predicted)
+  except (ValueError, TypeError) as error:
+    if isinstance(error, InputError):
+      raise
+    reason = str(error).strip().splitlines()[0]
+    advice = "give ExampleSpec the labels that it takes, or pass another loss="
+    if takes_logits(loss):
+      advice = (
+        "it takes numbers of classes, int32 or int64, of one-hot labels their argmax; "
+        "for others pass a loss= of yours"
+      )
+    raise InputError(
+      f"The loss does not take labels {spec.dtype.name} {_text(y.shape)} with "
+      f"predictions {_shapes(predicted)}: {advice} ({reason})."
+    ) from error
+  shape = getattr(traced.structured_outputs, "shape", None)
+  # A length that is known is not that of the batch.
+  if shape is None or (shape.rank is not None and shape.as_list() != [None]):
+    raise _not_one_each("the loss", shape, y, predicted)
+  if not takes_logits(loss) and _depends_on_others(model, predicted):
+    warnings.warn(
+      f"Of labels {_text(y.shape)} and predictions {_shapes(predicted)} the loss makes "
+      "numbers that change with the other examples of a batch, as where one is spread "
+      "over the other: give ExampleSpec labels of the predictions' shape.",
+      InputWarning,
+      stacklevel=3,
+    )
+
+
+def _depends_on_others(model: functional.Model, predicted: Any) -> bool:
+  """Whether the losses of three examples differ from those of each by itself."""
+  spec = model.example_spec.y
+  shapes = [spec.shape, *(v.shape[1:] for v in tf.nest.flatten(predicted))]
+  if not (tf.executing_eagerly() and all(s.is_fully_defined() for s in shapes)):
+    return False
+  draw = np.random.default_rng(0)
+
+  def some(dtype: tf.DType, shape: tf.TensorShape) -> tf.Tensor:
+    numbers = draw.uniform(size=[3, *shape])
+    whole = dtype.is_integer or dtype.is_bool  # 0 and 1, which most losses take.
+    return tf.cast(tf.constant(numbers.round() if whole else numbers), dtype)
+
+  y = some(spec.dtype, spec.shape)
+  made = tf.nest.map_structure(lambda v: some(v.dtype, v.shape[1:]), predicted)
+  try:
+    together = np.asarray(model.example_losses(y, made), np.float64)
+    found = np.concatenate(
+      [model.example_losses(one_y, one_made) for one_y, one_made in _split((y, made))]
+    )
+  except Exception:  # Whatever a loss of the user's does with labels that are none.
+    return False
+  is_same = together.shape == found.shape and np.allclose(
+    together, found, 1e-3, 1e-5, equal_nan=True
+  )
+  return not is_same
+
+
+def _split(structure: Any) -> list[Any]:
+  """A structure of three rows as three of one."""
+  parts = [tf.split(v, 3) for v in tf.nest.flatten(structure)]
+  return [tf.nest.pack_sequence_as(structure, row) for row in zip(*parts)]
+
+
+def _not_one_each(what: str, shape: Any, y: Any, predictions: Any) -> InputError:
+  made = "no tensor" if shape is None else _text(shape)
+  return InputError(
+    f"Of labels {_text(y.shape)} and predictions {_shapes(predictions)} {what} makes "
+    f"{made}, where it must make (B,), one number for each example: take means over all "
+    "but the first dimension; of Keras take a loss with reduction='none', or a function "
+    "in the place of a metric object."
+  )
+
+
+def _text(shape: tf.TensorShape) -> str:
+  if shape.rank is None:
+    return "of unknown shape"
+  sizes = ["B" if size is None else str(size) for size in shape]
+  return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
+
+
+def _shapes(predictions: Any) -> str:
+  return ", ".join(_text(v.shape) for v in tf.nest.flatten(predictions))
