@@ -622,6 +622,32 @@ def test_refuses_a_list_for_a_data_set():
     total([1, 2])
 
 
+@pytest.mark.parametrize(
+  "change",
+  [
+    lambda dataset: dataset.batch(2),
+    lambda dataset: dataset.map(lambda x, y: (tf.cast(x, tf.float64), y)),
+    lambda dataset: dataset.map(lambda x, y: (y, x)),
+    lambda dataset: dataset.map(lambda x, y: x),
+  ],
+)
+def test_refuses_a_data_set_of_other_elements(change):
+  """With one sentence, and not of an operation deep in the computation."""
+  pair = tff.StructType([np.int32, tff.TensorType(np.float32, [3])])
+
+  @tff.tensorflow.computation(tff.SequenceType(pair))
+  def total(pairs):
+    return pairs.reduce(np.int32(0), lambda sum_, pair: sum_ + pair[0])
+
+  dataset = tf.data.Dataset.from_tensor_slices((np.arange(4, dtype="i"), np.ones([4, 3])))
+  dataset = dataset.map(lambda x, y: (x, tf.cast(y, tf.float32)))
+  assert total(dataset) == 6
+  with pytest.raises(
+    TypeError, match=r"data set of elements <int32,float32\[3\]>; found"
+  ):
+    total(change(dataset))
+
+
 def test_refuses_to_return_a_data_set():
   count = tff.tensorflow.computation(lambda n: tf.data.Dataset.range(n), np.int64)
   with pytest.raises(errors.UnsupportedComputationError, match="returns no data sets"):

@@ -64,11 +64,21 @@ def flattener(t: tff.Type) -> Callable[[Any], list[Any]]:
       leaf for part, v in zip(parts, _elements(value, names, t)) for leaf in part(v)
     ]
   if isinstance(t, tff.SequenceType):
-    return lambda value: [_variant(value, t)]
+    wanted = tf.nest.flatten(_element_specs(t.element))
+    return lambda value: [_variant(value, t, wanted)]
   return lambda value: [value]
 
 
-def _variant(value: Any, t: tff.SequenceType) -> Any:
+def _element_specs(t: tff.Type) -> Any:
+  """What a data set's `element_spec` is to be; flattens in the same order."""
+  if not isinstance(t, tff.StructType):
+    return specs_of(t)
+  elements = [(name, _element_specs(e)) for name, e in tff.structure.iter_elements(t)]
+  is_named = all(name for name, _ in elements)
+  return dict(elements) if is_named else [specs for _, specs in elements]
+
+
+def _variant(value: Any, t: tff.SequenceType, wanted: list[tf.TensorSpec]) -> Any:
   if tf.is_tensor(value):
     return value
   if not isinstance(value, tf.data.Dataset):
@@ -76,7 +86,23 @@ def _variant(value: Any, t: tff.SequenceType) -> Any:
       f"The in_process runtime takes a tf.data.Dataset for a value of type {t}; found "
       f"{type(value).__name__}."
     )
+  found = tf.nest.flatten(value.element_spec)
+  if len(found) != len(wanted) or not all(map(_is_like, wanted, found)):
+    # TensorFlow would tell of an operation deep in the computation.
+    raise TypeError(
+      f"Expected a data set of elements {t.element}; found one of {value.element_spec}: "
+      "map it to these, or build the computation for its element_spec, as over_datasets "
+      "can."
+    )
   return tf.data.experimental.to_variant(value)
+
+
+def _is_like(wanted: tf.TensorSpec, found: Any) -> bool:
+  return (
+    isinstance(found, tf.TensorSpec)
+    and found.dtype == wanted.dtype
+    and wanted.shape.is_compatible_with(found.shape)
+  )
 
 
 def _elements(value: Any, names: list[Optional[str]], t: tff.Type) -> list[Any]:
