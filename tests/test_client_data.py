@@ -326,6 +326,28 @@ def test_names_that_are_no_text_are_refused_and_what_is_there_is_left(tmp_path, 
   assert client_data.ClientDirectory(str(tmp_path)).ids == ("good",)
 
 
+_PAIR = (np.zeros((2, 2, 3), np.uint8), np.zeros(2, np.int32))
+
+
+@pytest.mark.parametrize(
+  "clients, match",
+  [
+    ([_PAIR], "^The clients are a list: give a mapping"),
+    ({"c": _PAIR[0]}, "^Of client 'c' there is a ndarray, not a pair"),
+    ({"c": dict(x=_PAIR[0], y=_PAIR[1])}, "^Of client 'c' there is a dict, not a pair"),
+    ({"c": (*_PAIR, np.ones(2))}, "^Of client 'c' there is a tuple, not a pair"),
+    (
+      {"c": tf.data.Dataset.from_tensor_slices(_PAIR)},
+      "^Of client 'c' there is a .*Dataset, not a pair",
+    ),
+  ],
+)
+def test_what_is_no_mapping_of_pairs_is_refused(tmp_path, clients, match):
+  with pytest.raises(InputError, match=match):
+    client_data.write_clients(str(tmp_path / "clients"), clients, _SPEC)
+  assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_inputs_that_are_not_finite_are_refused_with_their_client(tmp_path, dtype, value):

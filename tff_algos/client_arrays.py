@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,33 @@ import tensorflow as tf
 
 from tff_algos.errors import InputError
 from tff_algos.models.functional import ExampleSpec
+
+
+def check_clients(clients: Any) -> None:
+  """Raises `InputError` unless it is a mapping of names, and of one at least."""
+  if not isinstance(clients, Mapping):
+    raise InputError(
+      f"The clients are a {type(clients).__name__}: give a mapping of each client's name "
+      "to its inputs and labels, {name: (x, y)}."
+    )
+  if not clients:
+    raise InputError("There are no clients to write: give at least one.")
+  for client in clients:
+    if not isinstance(client, str):
+      raise InputError(
+        f"A client is named {client!r}, a {type(client).__name__}: names are text, such "
+        f"as {str(client)!r}."
+      )
+
+
+def pair(owner: str, examples: Any) -> tuple[Any, Any]:
+  """Inputs and labels; raises `InputError` unless they are a pair. `owner` as below."""
+  if isinstance(examples, (tuple, list)) and len(examples) == 2:
+    return examples[0], examples[1]
+  raise InputError(
+    f"Of {owner} there is a {type(examples).__name__}, not a pair (x, y): give all its "
+    "inputs and all its labels, as two arrays."
+  )
 
 
 def as_stored(

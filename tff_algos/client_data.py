@@ -24,7 +24,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tff_algos import client_arrays, durable_files
-from tff_algos.errors import DamagedError, InputError
+from tff_algos.errors import DamagedError
 from tff_algos.models.functional import ExampleSpec
 
 _MANIFEST = "clients.json"
@@ -319,21 +319,15 @@ def write_clients(
     spec: Shape and dtype of one example; arrays of another shape are refused.
 
   Raises:
-    InputError: A client's name is no text, a client is empty, an input is NaN or
-      infinite, or an array does not fit `spec`: its shape, or a value that the dtype
-      cannot hold, such as a fraction where the labels are int32.
+    InputError: It is no such mapping, a client's name is no text, a client is empty, an
+      input is NaN or infinite, or an array does not fit `spec`: its shape, or a value
+      that the dtype cannot hold, such as a fraction where the labels are int32.
     OSError: The disk is full, or fails.
   """
-  if not clients:
-    raise InputError("There are no clients to write: give at least one.")
-  for client in clients:
-    if not isinstance(client, str):
-      raise InputError(
-        f"A client is named {client!r}, a {type(client).__name__}: names are text, such "
-        f"as {str(client)!r}."
-      )
-  for client, (x, y) in clients.items():
-    x, _ = client_arrays.as_stored(owner := f"client {client!r}", x, y, spec)
+  client_arrays.check_clients(clients)
+  for client, examples in clients.items():
+    x, y = client_arrays.pair(owner := f"client {client!r}", examples)
+    x, _ = client_arrays.as_stored(owner, x, y, spec)
     if spec.x.dtype.is_floating:
       client_arrays.check_finite(owner, x)
   manifest = os.path.join(folder, _MANIFEST)
