@@ -43,6 +43,20 @@ def check_norm_limit(norm_limit: Optional[float]) -> None:
     raise InputError(f"norm_limit must be finite and above 1; found {norm_limit:g}.")
 
 
+def _check_given(model: Any, hparams: Any) -> None:
+  """Raises `InputError` for a Keras model, or a class or mapping of hyper-parameters."""
+  if not isinstance(model, Model):
+    raise InputError(
+      f"The model is a {type(model).__name__}: give a tff_algos.Model, such as "
+      "tff_algos.from_keras(keras_model, spec) makes of a Keras model."
+    )
+  if not isinstance(hparams, hyper_parameters.HyperParameters):
+    raise InputError(
+      "hparams must be hyper-parameters of the algorithm, such as "
+      f"tff_algos.FedAvgHparams(epochs=2); found {hparams!r}."
+    )
+
+
 def compose_process(
   model: Model,
   hparams: hyper_parameters.HyperParameters,
@@ -69,7 +83,7 @@ def compose_process(
       the median of past rounds, above 1; see `norm_limits`. None: no limit.
 
   Raises:
-    InputError: `norm_limit` is not above 1.
+    InputError: `model` or `hparams` is something else, or `norm_limit` not above 1.
     ProcessTypeError: The functions do not fit together.
   """
   # Here, as classes of TFF are its bases, without which algorithms can be listed.
@@ -77,6 +91,7 @@ def compose_process(
   from tff_algos.templates.exchange import Exchange
   from tff_algos.templates.stateful_process import StatefulProcess
 
+  _check_given(model, hparams)
   check_norm_limit(norm_limit)
   composition = Composition(
     model, hparams, aggregators, init_server, init_client, norm_limit
