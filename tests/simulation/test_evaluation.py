@@ -10,6 +10,7 @@ from concurrent import futures
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from tff_algos import errors
 from tff_algos.models import functional
@@ -172,3 +173,15 @@ def test_threads_find_what_they_call_traced():
     found = list(pool.map(lambda _: means(_weights(), x, y), range(4)))
   assert found == [means(_weights(), x, y)] * 4
   assert callers == [threading.current_thread()]
+
+
+def test_other_than_the_models_weights_is_refused():
+  """A server's state, or both kinds of weights, as get_model_weights gives them."""
+  model = _softmax_regression()
+  both = tff.learning.models.ModelWeights(_weights(), ())
+  x, y = np.zeros([2, 2, 3], np.uint8), np.zeros(2, np.int32)
+  evaluate = evaluation.build_evaluation(model, x, y)
+  evaluate(both.trainable)
+  for other in (both, _weights()[:1], 3):
+    with pytest.raises(errors.InputError, match=r"give .*\(state\)\.trainable"):
+      evaluate(other)

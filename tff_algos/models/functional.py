@@ -198,3 +198,16 @@ class Model:
     x = self.preprocess(tf.zeros([1, *spec.shape], spec.dtype))
     predictions = self.predict(self.initial_weights, x, False, tf.zeros([2], tf.int32))
     return range(lowest, predictions.shape[-1])
+
+
+def check_weights(model: Model, weights: Any) -> None:
+  """Raises `InputError` unless these are as many, and of the shapes, as the model's."""
+  try:
+    shapes = [tuple(np.shape(w)) for w in weights]
+  except (TypeError, ValueError):  # Such as a server's state, or both kinds of weights.
+    shapes = None
+  if shapes != [tuple(w.shape) for w in model.initial_weights]:
+    raise InputError(
+      "These are not weights of the model: their number or shapes differ from those of "
+      "its initial_weights; give process.get_model_weights(state).trainable."
+    )

@@ -66,12 +66,7 @@ def to_keras(model: functional.Model, weights: functional.Weights) -> tf.keras.M
       "This Model was not made by from_keras, so there is no Keras model to put its "
       "weights into: make it by from_keras."
     )
-  shapes = [tuple(np.shape(w)) for w in weights]
-  if shapes != [tuple(w.shape) for w in model.initial_weights]:
-    raise InputError(
-      f"These are not weights of the Keras model {source.keras_model.name!r}: their "
-      "number or shapes differ from those of the Model's initial_weights."
-    )
+  functional.check_weights(model, weights)
   values = {ref: np.asarray(value) for ref, value in source.constants.items()}
   values.update((v.ref(), np.asarray(w)) for v, w in zip(source.trainable, weights))
   spec = model.example_spec.x

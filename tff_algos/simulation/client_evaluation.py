@@ -21,7 +21,7 @@ from tff_algos import client_data
 from tff_algos.client_data import ClientDirectory, Examples
 from tff_algos.client_work import gradients, local_training, tree_math
 from tff_algos.errors import InputError, check_whole_number
-from tff_algos.models.functional import Model, Weights
+from tff_algos.models.functional import Model, Weights, check_weights
 from tff_algos.simulation import client_files, evaluation, seeds
 from tff_algos.templates.stateful_process import PersonalModel
 
@@ -121,6 +121,7 @@ def build_client_evaluation(
     weights: Weights, clients: ClientDirectory, ids: Sequence[str]
   ) -> ClientValues:
     client_files.check_example(clients, model)
+    check_weights(model, weights)
     tensors = tuple(tf.constant(w) for w in weights)
 
     def totals_of(client: str) -> dict[str, NDArray[np.float64]]:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from tff_algos import client_arrays
 from tff_algos.errors import InputError
 from tff_algos.models import losses
-from tff_algos.models.functional import MetricValue, Model, Weights
+from tff_algos.models.functional import MetricValue, Model, Weights, check_weights
 
 _BATCH = 500
 
@@ -108,6 +108,7 @@ def build_means(model: Model) -> Callable[..., OrderedDict[str, float]]:
   def means(
     weights: Weights, x: NDArray[Any], y: NDArray[Any]
   ) -> OrderedDict[str, float]:
+    check_weights(model, weights)
     tensors = tuple(tf.constant(w) for w in weights)
 
     def totals_from(start: int) -> dict[str, NDArray[Any]]:
