@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import sys
+import threading
 
 import dask
 import distributed
@@ -15,7 +16,13 @@ from programs import wait_for
 
 import tff_algos
 from tff_algos import client_data
-from tff_algos.runtimes import blocks, dask_context, dask_worker, execution
+from tff_algos.runtimes import (
+  blocks,
+  dask_context,
+  dask_tasks,
+  dask_worker,
+  execution,
+)
 
 
 @pytest.fixture(scope="module")
@@ -260,6 +267,55 @@ def test_no_worker_of_this_kind_is_one_sentence(client, monkeypatch):
     pytest.raises(tff_algos.InputError, match=r"tensorflow 1\.15.*instead of"),
   ):
     _sum()([1, 2])
+
+
+@pytest.mark.parametrize("when", ["with its jobs", "before them"])
+def test_all_lost_but_a_refused_one_is_as_all_lost(monkeypatch, capsys, when):
+  """Their jobs are for nobody who is there; those that come now are asked."""
+  here = dask_worker.machine()
+  monkeypatch.setattr(dask_context, "_POLL_SECONDS", 0.1)
+  with (
+    distributed.LocalCluster(
+      n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None
+    ) as cluster,
+    distributed.Client(cluster, set_as_default=False) as client,
+  ):
+    first, second = sorted(client.nthreads())
+
+    def machine():
+      try:
+        is_other = distributed.get_worker().address == second
+      except ValueError:  # This program itself.
+        is_other = False
+      return here._replace(processor="Another processor") if is_other else here
+
+    monkeypatch.setattr(dask_worker, "machine", machine)
+    lost, later = [], threading.Timer(1, lambda: cluster.scale(3))
+
+    def lose():
+      lost.append(first)
+      client.retire_workers([first])
+      wait_for(lambda: first not in client.nthreads(), 60)
+      later.start()
+
+    submit = dask_context.DaskContext._submit
+
+    def watched(self, function, *arguments, **settings):
+      if function is dask_tasks.run_parts and not lost:
+        lose()
+      return submit(self, function, *arguments, **settings)
+
+    monkeypatch.setattr(dask_context.DaskContext, "_submit", watched)
+    with tff_algos.create_runtime("dask", client=client) as runtime:
+      runtime.context._expected_machine()
+      if when == "before them":
+        lose()
+      assert _sum()([1, 2, 3, 4])[1] == 20
+      monkeypatch.setattr(dask_context, "WITHOUT_WORKERS_SECONDS", 0.2)
+      client.retire_workers([w for w in client.nthreads() if w != second])
+      with pytest.raises(tff_algos.WorkerLostError, match="but such as are not used"):
+        _sum()([1, 2])
+  assert capsys.readouterr().err.count("is not used") == 1
 
 
 @pytest.mark.parametrize(

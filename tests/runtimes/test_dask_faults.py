@@ -125,10 +125,10 @@ def keys(monkeypatch) -> list[str]:
   submit = dask_context.DaskContext._submit_jobs
 
   def watched(self, call, jobs, workers):
-    futures = submit(self, call, jobs, workers)
-    for job, future in zip(jobs, futures):
-      found.extend([future.key] * sum(job.sizes))
-    return futures
+    given = submit(self, call, jobs, workers)
+    for each in given:
+      found.extend([each.future.key] * sum(each.job.sizes))
+    return given
 
   monkeypatch.setattr(dask_context.DaskContext, "_submit_jobs", watched)
   return found

@@ -18,7 +18,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple, Optional
 
 import dask
@@ -156,12 +156,12 @@ class DaskContext(PlannedContext):
       most = max(_FEWEST_AT_ONCE, 2 * sum(threads.values()))
       batch = list(itertools.islice(jobs, most - len(waiting)))
       workers = workers_for(batch, threads, waiting)
-      waiting.extend(map(Given, batch, workers, self._submit_jobs(call, batch, workers)))
+      waiting.extend(self._submit_jobs(call, batch, workers))
 
     try:
       give_out()
       while waiting:
-        self._wait(waiting[0].future)
+        waiting[0] = self._wait_for_job(call, waiting[0])
         self._wait_a_moment([given.future for given in waiting])
         ready = list(itertools.takewhile(lambda given: given.future.done(), waiting))
         for _ in ready:
@@ -179,10 +179,10 @@ class DaskContext(PlannedContext):
 
   def _submit_jobs(
     self, call: _Call, jobs: list[Job], workers: list[Optional[str]]
-  ) -> list[distributed.Future]:
+  ) -> list[Given]:
     # Others may take a job from a worker that is slow or lost, but for refused ones.
-    in_use = list(self._threads_in_use()) if self._refused else None
-    return [
+    only = tuple(self._wait_for_workers()) if self._refused else ()
+    futures = [
       self._submit(
         dask_tasks.run_parts,
         *call,
@@ -190,11 +190,20 @@ class DaskContext(PlannedContext):
         # By a key's first word the scheduler remembers how long such tasks take, which
         # it needs to give all workers as much.
         name=f"run_{len(job.sizes)}_parts",
-        workers=in_use or (worker and [worker]),
-        allow_other_workers=in_use is None and worker is not None,
+        workers=list(only) or (worker and [worker]),
+        allow_other_workers=not only and worker is not None,
       )
       for job, worker in zip(jobs, workers)
     ]
+    return [Given(*given, only) for given in zip(jobs, workers, futures)]
+
+  def _wait_for_job(self, call: _Call, given: Given) -> Given:
+    """Waits for a job's end; gives it out again where all who may do it are lost."""
+    # Dask would wait without end for workers of these very addresses.
+    while not self._wait(given.future, given.only):
+      self._client.cancel([given.future])
+      [given] = self._submit_jobs(call, [given.job], [None])
+    return given
 
   def _submit(
     self, function: Any, *arguments: Any, name: str = "", **settings: Any
@@ -244,6 +253,7 @@ class DaskContext(PlannedContext):
           if machine != expected:
             self._refuse(Refused(worker, machine), expected)
         if self._refused >= found.keys():
+          self._refused.clear()  # The next round asks again whoever is there then.
           raise InputError(dask_errors.UNLIKE.format(first.differences(expected)))
         self._machine = expected
       return self._machine
@@ -264,15 +274,12 @@ class DaskContext(PlannedContext):
       if isinstance(answer, Failed):
         raise dask_errors.error_of(answer)
       self._refuse(answer, job.machine)
-      if self._refused >= self._threads().keys():
-        raise InputError(
-          dask_errors.UNLIKE.format(answer.machine.differences(job.machine))
-        )
-      [answer] = self._gather(self._submit_jobs(call, [job], [None]))
+      [again] = self._submit_jobs(call, [job], [None])
+      [answer] = self._gather([self._wait_for_job(call, again).future])
     return answer
 
-  def _wait(self, future: distributed.Future) -> None:
-    """Waits for the end of a task.
+  def _wait(self, future: distributed.Future, only: Collection[str] = ()) -> bool:
+    """Waits for the end of a task; False where others than `only` are there alone.
 
     Raises:
       WorkerLostError: The scheduler is gone, or there is no worker for long.
@@ -284,8 +291,11 @@ class DaskContext(PlannedContext):
           distributed.wait(future, timeout=_POLL_SECONDS)
       except _TIMEOUTS:
         since = self._since_without_workers(since)
+        if only and since is None and not self._threads_in_use().keys() & set(only):
+          return False
       except (*_CANCELLED, OSError) as error:
         raise WorkerLostError(dask_errors.NO_SCHEDULER) from error
+    return True
 
   def _wait_a_moment(self, futures: list[distributed.Future]) -> None:
     """Waits for more, as results that are fetched together cost as much as one."""
@@ -329,24 +339,27 @@ class DaskContext(PlannedContext):
     return {w: n for w, n in self._threads().items() if w not in self._refused}
 
   def _since_without_workers(self, since: Optional[float]) -> Optional[float]:
-    """Since when there is no worker; None where there is one."""
+    """Since when there is no worker that is used; None where there is one."""
     if self._client.status != "running":
       raise WorkerLostError(dask_errors.NO_SCHEDULER)
-    if self._threads():
+    if self._threads_in_use():
       return None
     now = time.monotonic()
     if since is not None and now - since > WITHOUT_WORKERS_SECONDS:
+      but = " but such as are not used" if self._threads() else ""
       raise WorkerLostError(
-        "The Dask cluster has had no worker for "
+        f"The Dask cluster has had no worker{but} for "
         f"{WITHOUT_WORKERS_SECONDS:.0f} seconds: start some."
       )
     return now if since is None else since
 
-  def _wait_for_workers(self) -> None:
+  def _wait_for_workers(self) -> dict[str, int]:
+    """Those in use, once there is one."""
     since: Optional[float] = None
-    while not self._threads():
+    while not (found := self._threads_in_use()):
       since = self._since_without_workers(since)
       time.sleep(_POLL_SECONDS / 10)
+    return found
 
 
 def _job_of(

@@ -11,11 +11,19 @@ from tff_algos.runtimes.dask_tasks import Job
 
 
 class Given(NamedTuple):
-  """A job that was given out; to whom, where that was said."""
+  """A job that was given out.
+
+  Attributes:
+    job: It.
+    worker: To whom, where that was said.
+    future: Its end.
+    only: Nobody else may do it; (): whoever is there.
+  """
 
   job: Job
   worker: Optional[str]
   future: distributed.Future
+  only: tuple[str, ...] = ()
 
 
 def workers_for(
