@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import pathlib
 import sys
 import threading
+from unittest import mock
 
 import dask
 import distributed
@@ -18,6 +21,7 @@ import tff_algos
 from tff_algos import client_data
 from tff_algos.runtimes import (
   blocks,
+  dask_cluster,
   dask_context,
   dask_tasks,
   dask_worker,
@@ -438,9 +442,28 @@ def test_workers_are_no_copies_of_a_process_that_has_run_tensorflow(
   assert found == [used]
 
 
-def test_no_scheduler_is_one_sentence(monkeypatch):
-  from tff_algos.runtimes import dask_cluster
+def test_clusters_closed_in_any_order_leave_what_dask_was_set_to(monkeypatch):
+  monkeypatch.setattr(distributed, "SpecCluster", mock.MagicMock())
+  monkeypatch.setattr(distributed, "Client", mock.MagicMock())
+  log = logging.getLogger("distributed")
 
+  def found():
+    names = ("deploy.lost-worker-timeout", "nanny.pre-spawn-environ")
+    return [dask.config.get(f"distributed.{name}") for name in names], log.level
+
+  before = found()
+  with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
+    for stack in (first, second):
+      dask_cluster.start(stack, 1)
+    inside = found()
+    assert inside == (["1d", {}], logging.CRITICAL + 1) != before
+    first.close()
+    assert found() == inside
+    second.close()
+    assert found() == before
+
+
+def test_no_scheduler_is_one_sentence(monkeypatch):
   monkeypatch.setattr(dask_cluster, "_CONNECT_SECONDS", 1)
   with pytest.raises(tff_algos.WorkerLostError, match="No Dask scheduler answers"):
     tff_algos.create_runtime("dask", scheduler="tcp://127.0.0.1:1")

@@ -10,8 +10,8 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import Iterator
-from typing import Optional
+from collections.abc import Callable, Iterator
+from typing import Any, Optional
 
 import dask
 import distributed
@@ -115,7 +115,7 @@ def connect(
       tls_client_key=tls.key,
       require_encryption=True,
     )
-  stack.enter_context(_silent())
+  stack.enter_context(_SILENT)
   try:
     return stack.enter_context(
       distributed.Client(
@@ -168,16 +168,8 @@ def start(
     "security": Security.temporary(),
     "dashboard": False,
   }
-  stack.enter_context(_silent())
-  # Else a worker that is killed, or is slow to start again, is given up for good where
-  # none has come in its place 15 seconds after the last one's death.
-  stack.enter_context(dask.config.set({"distributed.deploy.lost-worker-timeout": "1d"}))
-  # A process that has run TensorFlow cannot be forked: the copy waits for its threads.
-  method = "distributed.worker.multiprocessing-method"
-  if dask.config.get(method) == "fork":
-    stack.enter_context(dask.config.set({method: "spawn"}))
-  # Dask has malloc give back memory at once, which makes large arrays dear.
-  stack.enter_context(dask.config.set({"distributed.nanny.pre-spawn-environ": {}}))
+  stack.enter_context(_SILENT)
+  stack.enter_context(_SETTINGS)
   scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="tff_algos_"))
   workers = {
     i: {
@@ -218,31 +210,62 @@ def start(
 
 # Those of Dask whose levels its configuration sets; the others have the first one's.
 _LOGGERS = ("distributed", "distributed.client")
-_SILENCING = threading.Lock()
-# The levels before, while any runtime is open.
-_levels: list[int] = []
-_num_open = 0
+
+
+class _WhileAnyIsOpen:
+  """What is entered with the first of several runtimes, and left with the last.
+
+  They may be closed in any order: each by itself would put back what another has set.
+  """
+
+  def __init__(self, make: Callable[[], contextlib.AbstractContextManager[Any]]):
+    self._make, self._stack = make, contextlib.ExitStack()
+    self._changing, self._num_open = threading.Lock(), 0
+
+  def __enter__(self) -> None:
+    with self._changing:
+      if not self._num_open:
+        self._stack.enter_context(self._make())
+      self._num_open += 1
+
+  def __exit__(self, *_: object) -> None:
+    with self._changing:
+      self._num_open -= 1
+      if not self._num_open:
+        self._stack.close()
 
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
   """Without the log of what a cluster does all the time; what matters has our words."""
-  global _num_open
   loggers = [logging.getLogger(name) for name in _LOGGERS]
-  with _SILENCING:
-    _num_open += 1
-    if _num_open == 1:
-      _levels[:] = [logger.level for logger in loggers]
-      for logger in loggers:
-        logger.setLevel(logging.CRITICAL + 1)
+  levels = [logger.level for logger in loggers]
+  for logger in loggers:
+    logger.setLevel(logging.CRITICAL + 1)
   try:
     yield
   finally:
-    with _SILENCING:
-      _num_open -= 1
-      if not _num_open:
-        for logger, level in zip(loggers, _levels):
-          logger.setLevel(level)
+    for logger, level in zip(loggers, levels):
+      logger.setLevel(level)
+
+
+def _settings() -> dask.config.set:
+  """Those of Dask for processes on this machine."""
+  found: dict[str, Any] = {
+    # Else a worker that is killed, or is slow to start again, is given up for good where
+    # none has come in its place 15 seconds after the last one's death.
+    "distributed.deploy.lost-worker-timeout": "1d",
+    # Dask has malloc give back memory at once, which makes large arrays dear.
+    "distributed.nanny.pre-spawn-environ": {},
+  }
+  # A process that has run TensorFlow cannot be forked: the copy waits for its threads.
+  method = "distributed.worker.multiprocessing-method"
+  if dask.config.get(method) == "fork":
+    found[method] = "spawn"
+  return dask.config.set(found)
+
+
+_SILENT, _SETTINGS = _WhileAnyIsOpen(_silent), _WhileAnyIsOpen(_settings)
 
 
 def worker_environment(index: int, num_gpus: int) -> dict[str, str]:
