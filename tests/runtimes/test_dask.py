@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import multiprocessing
 import pathlib
 import sys
 import threading
+from types import SimpleNamespace
 from unittest import mock
 
 import dask
@@ -440,6 +442,13 @@ def test_workers_are_no_copies_of_a_process_that_has_run_tensorflow(
   with dask.config.set(of_the_user), raised:
     tff_algos.create_runtime("dask", workers=1)
   assert found == [used]
+
+
+def test_a_process_that_may_start_none_is_told_so(monkeypatch):
+  in_pool = SimpleNamespace(name="SpawnPoolWorker-1", daemon=True)
+  monkeypatch.setattr(multiprocessing, "current_process", lambda: in_pool)
+  with pytest.raises(tff_algos.InputError, match="SpawnPoolWorker-1 is daemonic"):
+    tff_algos.create_runtime("dask", workers=1)
 
 
 def test_clusters_closed_in_any_order_leave_what_dask_was_set_to(monkeypatch):

@@ -154,11 +154,19 @@ def start(
     A client, and a folder for what is handed over.
 
   Raises:
+    InputError: This process may start none.
     WorkerLostError: They do not start.
   """
   # A worker that imports the program which has started it.
-  if multiprocessing.current_process().name.startswith("Dask Worker process"):
+  process = multiprocessing.current_process()
+  if process.name.startswith("Dask Worker process"):
     raise WorkerLostError(_GUARD)
+  if process.daemon:
+    raise InputError(
+      f"The process {process.name} is daemonic, as those of a multiprocessing.Pool are, "
+      "and so may start none for the dask runtime: start it in the main program, or give "
+      "the address of a scheduler that runs."
+    )
   gpus = len(tf.config.list_physical_devices("GPU"))
   if num_workers is None:
     num_workers = gpus or len(os.sched_getaffinity(0))
