@@ -71,6 +71,12 @@ def test_refuses_an_unknown_name_and_lists_the_known():
     runtime.create_runtime("inprocess")
 
 
+@pytest.mark.parametrize("devices", ["CPU:0", 0, [0]])
+def test_devices_are_a_list_of_names(devices):
+  with pytest.raises(errors.InputError, match=r"as \['CPU:0'\]; found "):
+    runtime.create_runtime(devices=devices)
+
+
 class _Named(tff.framework.SyncContext):
   """A context that gives its name as the result of everything."""
 

@@ -144,7 +144,11 @@ def _find_devices(names: Optional[Sequence[str]]) -> list[str]:
   there = [d.name.replace("/device:", "") for d in tf.config.list_logical_devices()]
   if names is None:
     return list(filter(_is_gpu, there)) or ["CPU:0"]
-  wanted = [name.upper() for name in names]
+  # A text would be taken letter by letter.
+  listed: list[Any] = list(names) if isinstance(names, Iterable) else [names]
+  if isinstance(names, str) or not all(isinstance(name, str) for name in listed):
+    raise InputError(f"devices must be a list of names, as ['CPU:0']; found {names!r}.")
+  wanted = [name.upper() for name in listed]
   if not wanted:
     raise InputError("Give at least one device, or none to take all GPUs.")
   for name in wanted:
