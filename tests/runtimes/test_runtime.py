@@ -71,6 +71,14 @@ def test_refuses_an_unknown_name_and_lists_the_known():
     runtime.create_runtime("inprocess")
 
 
+@pytest.mark.parametrize(
+  "num_threads, words", [(0, "at least 1"), (2.5, "whole"), (True, "whole")]
+)
+def test_a_device_has_a_whole_number_of_threads(num_threads, words):
+  with pytest.raises(errors.InputError, match=f"num_threads must be .*{words}"):
+    runtime.create_runtime(num_threads=num_threads)
+
+
 @pytest.mark.parametrize("devices", ["CPU:0", 0, [0]])
 def test_devices_are_a_list_of_names(devices):
   with pytest.raises(errors.InputError, match=r"as \['CPU:0'\]; found "):

@@ -20,7 +20,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, check_whole_number
 from tff_algos.runtimes import execution, private_apis
 from tff_algos.runtimes.planned_context import PlannedContext
 
@@ -72,8 +72,10 @@ class InProcessContext(PlannedContext):
       clients_per_part: As in `PlannedContext`.
 
     Raises:
-      InputError: TensorFlow has no such device, or a part has no client.
+      InputError: There is no such device, or a number is no whole one of at least 1.
     """
+    if num_threads is not None:
+      check_whole_number("num_threads", num_threads, 1)
     found = prepare(devices)
     super().__init__(found[0], clients_per_part, on_gpu=all(map(_is_gpu, found)))
     self._queues = [
