@@ -397,6 +397,11 @@ def test_nothing_is_left_on_the_cluster(client):
       ),
       "no file ca.pem",
     ),
+    (
+      dict(scheduler="tls://a:1", tls=tff_algos.TlsFiles(None, "a.pem", "a.key")),
+      "authority must be a file's path; found None",
+    ),
+    (dict(scheduler="tls://a:1", tls=("a", "b", "c")), "tls must be TlsFiles"),
   ],
 )
 def test_what_cannot_be_is_one_sentence(settings, words):

@@ -273,6 +273,8 @@ def check_dask(
     isinstance(workers, numbers.Integral) and 1 <= workers <= 1000
   ):
     raise InputError(f"workers must be 1 to 1000, a whole number; found {workers!r}.")
+  if tls is not None and not isinstance(tls, TlsFiles):
+    raise InputError(f"tls must be TlsFiles of three paths; found {tls!r}.")
   try:
     from tff_algos.runtimes import dask_cluster
   except ModuleNotFoundError as error:

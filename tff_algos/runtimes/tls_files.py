@@ -29,6 +29,9 @@ class TlsFiles(NamedTuple):
       InputError: A file is missing, is not what it should be, or the key is another's.
     """
     for name, path in self._asdict().items():
+      # A number would be a file that is open.
+      if not isinstance(path, (str, os.PathLike)):
+        raise InputError(f"TlsFiles.{name} must be a file's path; found {path!r}.")
       if not os.path.isfile(path):
         raise InputError(f"There is no file {path}, which is to be the {name}.")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
