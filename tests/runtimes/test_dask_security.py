@@ -92,6 +92,14 @@ def test_what_is_no_address_is_told_what_one_is_like(address):
     dask_cluster.check_address(address)
 
 
+@pytest.mark.parametrize(
+  "address", ["http://127.0.0.1:8787", "https://trainer:8787/status"]
+)
+def test_what_is_a_browsers_address_is_told_which_one_is_meant(address):
+  with pytest.raises(tff_algos.InputError, match="one that the scheduler's log has"):
+    dask_cluster.check_address(address)
+
+
 def test_a_client_of_ones_own_is_held_to_the_same():
   def client(address):
     return SimpleNamespace(scheduler=SimpleNamespace(address=address))

@@ -42,6 +42,11 @@ def check_address(address: str, tls: Optional[TlsFiles] = None) -> None:
     InputError: It is no address; it is neither on this machine nor behind TLS; or TLS
       lacks certificates.
   """
+  if re.match(r"https?://", str(address)):
+    raise InputError(
+      f"The address {address} is for a browser, as that of Dask's dashboard is: give the "
+      'one that the scheduler\'s log has after "Scheduler at:", like tls://host:8786.'
+    )
   found = re.fullmatch(
     r"(\w+)://(?:\[([0-9a-fA-F:.]+)\]|([^\s:\[\]/]+)):(\d{1,5})", str(address)
   )
