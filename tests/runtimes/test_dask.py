@@ -205,6 +205,21 @@ def test_a_clients_own_error_names_the_client(on_cluster):
   assert compute([0, 1, 2]) == 3
 
 
+def test_an_error_names_no_bytes_of_a_data_set(on_cluster):
+  total = tff.tensorflow.computation(
+    lambda numbers: numbers.reduce(np.int32(0), lambda a, b: a + 1 // b),
+    tff.SequenceType(np.int32),
+  )
+
+  @tff.federated_computation(tff.FederatedType(tff.SequenceType(np.int32), tff.CLIENTS))
+  def compute(numbers):
+    return tff.federated_sum(tff.federated_map(total, numbers))
+
+  sets = [tf.data.Dataset.from_tensors(np.int32(n)) for n in (1, 0)]
+  with pytest.raises(tf.errors.InvalidArgumentError, match=r"Client 1 of the cohort on "):
+    compute(sets)
+
+
 @pytest.mark.parametrize("count", [1, 20])
 def test_a_file_that_is_cut_is_told_with_its_path(on_cluster, tmp_path, count):
   """On the worker, so a copy of its own may be: alone, and one of many clients."""

@@ -127,8 +127,9 @@ def run_parts(computation: bytes, broadcast: Packed, job: Job) -> Done | Refused
       yield function(_HERE.device, begun)
 
   try:
-    plan, own = plan_of(computation), dask_tasks.take(job.own)
-    cohort = _cohort(plan, dask_tasks.take(broadcast), own, job)
+    plan = plan_of(computation)
+    cohort = _cohort(plan, dask_tasks.take(broadcast), dask_tasks.take(job.own), job)
+    own = list(cohort.own.values())
     tree = accumulation.Tree(cohort.sums)
     kept: list[list[Any]] = [[] for _ in plan.kept_of(cohort.work)]
     with private_apis.safe_for_threads(), tf.device(_HERE.device):
@@ -173,5 +174,6 @@ def _cohort(
 
 
 def _texts(own: list[list[list[Any]]], client: int) -> list[str]:
+  """Of what a client was given; a data set is bytes only while it is sent."""
   leaves = (leaf for of_clients in own for leaf in of_clients[client])
   return [leaf.decode(errors="replace") for leaf in leaves if isinstance(leaf, bytes)]
