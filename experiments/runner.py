@@ -81,13 +81,15 @@ def run(
     _refuse_to_lose(folder, config, resume)
     folder.begin(manifest)
     keras_files.remove(folder)
+    is_worker = config.runtime == "local_worker"
     runtime = stack.enter_context(
       runtimes.create_runtime(
         config.runtime,
         num_threads=config.threads,
         devices=config.devices,
-        clients_per_part=config.clients_per_part,
-        worker_log=folder.file("worker.log"),
+        # Also local_worker may go on with a run that has parts.
+        clients_per_part=None if is_worker else config.clients_per_part,
+        worker_log=folder.file("worker.log") if is_worker else None,
         workers=config.workers,
         scheduler=config.scheduler,
         tls=tls,
@@ -143,26 +145,31 @@ def prepare_runtime(config: Config) -> Optional[TlsFiles]:
   Raises:
     InputError: The settings of the runtime cannot be used.
   """
-  tls = _check_dask(config)
+  tls = _check_settings(config)
   if config.runtime != "local_worker":
     in_process.prepare(config.devices)
   return tls
 
 
-def _check_dask(config: Config) -> Optional[TlsFiles]:
+def _check_settings(config: Config) -> Optional[TlsFiles]:
   """The certificates for the scheduler.
 
   Raises:
-    InputError: The settings of dask do not fit together.
+    InputError: The settings do not fit together, or are another runtime's.
   """
   files = _tls_files(config)
-  given = {"workers": config.workers, "scheduler": config.scheduler, "tls_cert": files}
-  names = [name for name, value in given.items() if value is not None]
-  if config.runtime != "dask" and names:
-    raise InputError(
-      f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} for the runtime dask, "
-      f"but this run's is {config.runtime}: leave out or choose --runtime=dask."
-    )
+  given: dict[str, dict[str, Any]] = {
+    "in_process": {"threads": config.threads, "devices": config.devices},
+    "dask": dict(workers=config.workers, scheduler=config.scheduler, tls_cert=files),
+  }
+  for runtime, values in given.items():
+    names = [name for name, value in values.items() if value is not None]
+    if config.runtime != runtime and names:
+      raise InputError(
+        f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} for the runtime "
+        f"{runtime}, but this run's is {config.runtime}: leave out or choose "
+        f"--runtime={runtime}."
+      )
   if files is not None and config.scheduler is None:
     raise InputError("tls_cert is for a scheduler: give its address by --scheduler.")
   if config.runtime == "dask":

@@ -136,8 +136,9 @@ class Ours(Framework):
     from tff_algos.runtimes import runtime as runtimes
     from tff_algos.simulation import client_state_store
 
-    log = f"{workload.name}-{runtime}-{algorithm}-worker.log"
-    self.runtime = runtimes.create_runtime(runtime, worker_log=log, **settings).install()
+    if runtime == "local_worker":
+      settings["worker_log"] = f"{workload.name}-{runtime}-{algorithm}-worker.log"
+    self.runtime = runtimes.create_runtime(runtime, **settings).install()
     model = workload.model()
     self._cohort = workload.cohort
     self._clients = workload.client_files(folder, model.example_spec)

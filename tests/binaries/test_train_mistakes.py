@@ -78,6 +78,10 @@ _MISTAKES = {
     ["tcp://trainer:8786", "TLS", "docs/several_machines.md"],
   ),
   "workers of another runtime": (["--workers=2"], ["workers", "in_process", "dask"]),
+  "threads of another runtime": (
+    ["--runtime=local_worker", "--threads=2"],
+    ["threads is for the runtime in_process", "local_worker"],
+  ),
   "a certificate without its key": (
     [
       *("--runtime=dask", "--scheduler=tls://trainer:8786"),

@@ -417,6 +417,7 @@ def test_nothing_is_left_on_the_cluster(client):
       "authority must be a file's path; found None",
     ),
     (dict(scheduler="tls://a:1", tls=("a", "b", "c")), "tls must be TlsFiles"),
+    (dict(workers=2, tls=tff_algos.TlsFiles("a", "b", "c")), "tls is for a scheduler"),
   ],
 )
 def test_what_cannot_be_is_one_sentence(settings, words):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import glob
+import inspect
 import itertools
 import os
 import signal
@@ -77,6 +78,26 @@ def test_refuses_an_unknown_name_and_lists_the_known():
 def test_a_device_has_a_whole_number_of_threads(num_threads, words):
   with pytest.raises(errors.InputError, match=f"num_threads must be .*{words}"):
     runtime.create_runtime(num_threads=num_threads)
+
+
+@pytest.mark.parametrize(
+  "name, settings",
+  [
+    ("in_process", dict(workers=2)),
+    ("in_process", dict(worker_log="worker.log")),
+    ("local_worker", dict(clients_per_part=2)),
+    ("dask", dict(num_threads=2)),
+  ],
+)
+def test_another_runtimes_settings_are_refused_by_name(name, settings):
+  (setting,) = settings
+  with pytest.raises(errors.InputError, match=f"{name} takes .* and no {setting}: "):
+    runtime.create_runtime(name, **settings)
+
+
+def test_every_setting_is_some_runtimes():
+  names = set(inspect.signature(runtime.create_runtime).parameters) - {"name"}
+  assert set().union(*runtime.SETTINGS.values()) == names
 
 
 @pytest.mark.parametrize("devices", ["CPU:0", 0, [0]])

@@ -179,6 +179,14 @@ def _serve_no_more(installation: _Installation) -> None:
     private_apis.serve_other_threads(last)
 
 
+#: The settings of `create_runtime` that a runtime takes.
+SETTINGS = {
+  "in_process": ("num_threads", "devices", "clients_per_part"),
+  "local_worker": ("worker_log",),
+  "dask": ("clients_per_part", "workers", "scheduler", "tls", "client"),
+}
+
+
 def create_runtime(
   name: str = "in_process",
   *,
@@ -217,7 +225,7 @@ def create_runtime(
 
   Raises:
     InputError: There is no such runtime or device; or settings are not right, such as an
-      address on a network without TLS; or dask is not installed.
+      address on a network without TLS, or another runtime's; or dask is not installed.
     WorkerLostError: The worker does not start, or no scheduler answers.
   """
   starts: dict[str, Callable[[], Running]] = {
@@ -229,6 +237,17 @@ def create_runtime(
     raise InputError(
       f"There is no runtime {name!r}: choose one of {', '.join(DESCRIPTIONS)}."
     )
+  given = {
+    **dict(num_threads=num_threads, devices=devices, clients_per_part=clients_per_part),
+    **dict(worker_log=worker_log, workers=workers, scheduler=scheduler, tls=tls),
+    **dict(client=client),
+  }
+  for setting, value in given.items():
+    if value is not None and setting not in SETTINGS[name]:
+      raise InputError(
+        f"The runtime {name} takes {', '.join(SETTINGS[name])}, and no {setting}: leave "
+        "it out, or choose another runtime."
+      )
   return Runtime(name, starts[name])
 
 
@@ -275,6 +294,8 @@ def check_dask(
     raise InputError(f"workers must be 1 to 1000, a whole number; found {workers!r}.")
   if tls is not None and not isinstance(tls, TlsFiles):
     raise InputError(f"tls must be TlsFiles of three paths; found {tls!r}.")
+  if tls is not None and scheduler is None:
+    raise InputError("tls is for a scheduler: give its address, or leave tls out.")
   try:
     from tff_algos.runtimes import dask_cluster
   except ModuleNotFoundError as error:
