@@ -237,11 +237,16 @@ def create_runtime(
     raise InputError(
       f"There is no runtime {name!r}: choose one of {', '.join(DESCRIPTIONS)}."
     )
-  given = {
-    **dict(num_threads=num_threads, devices=devices, clients_per_part=clients_per_part),
-    **dict(worker_log=worker_log, workers=workers, scheduler=scheduler, tls=tls),
-    **dict(client=client),
-  }
+  given = dict(
+    num_threads=num_threads,
+    devices=devices,
+    clients_per_part=clients_per_part,
+    worker_log=worker_log,
+    workers=workers,
+    scheduler=scheduler,
+    tls=tls,
+    client=client,
+  )
   for setting, value in given.items():
     if value is not None and setting not in SETTINGS[name]:
       raise InputError(
