@@ -7,6 +7,7 @@ import pytest
 from split_laws import ALL, equal
 
 from tff_algos import partitions
+from tff_algos.errors import InputError
 
 
 @pytest.mark.parametrize("spec", ALL)
@@ -61,3 +62,32 @@ def test_which_examples_of_a_class_a_client_gets_is_random(spec, mnist):
   for client in partitions.partition(spec, mnist, 20, 5).clients:
     deviation = 60_000 / np.sqrt(12 * len(client))
     assert abs(client.mean() - 59_999 / 2) < 6 * deviation
+
+
+@pytest.mark.parametrize(
+  "name, settings",
+  [
+    ("iid", dict(num_clients=200)),
+    ("natural", dict(num_clients=10)),
+    ("shards", dict(num_clients=100, shards_per_client=4)),
+    ("dirichlet", dict(num_clients=100, min_size=3, beta=1e6)),
+    ("dirichlet_by_class", dict(num_clients=100, min_size=3, beta=100.0)),
+    ("dirichlet_equal", dict(num_clients=100, beta=1.0)),
+    ("power_law", dict(num_clients=100, classes_per_client=4, min_size=5)),
+    ("twafl", dict(num_clients=100, min_size=40, max_size=100)),
+  ],
+)
+def test_whole_numbers_of_eight_bits_count_as_any_other(name, settings):
+  labels = np.repeat(np.arange(10), 100)
+  given = {"groups": labels} if name == "natural" else {}
+  split = partitions.SPLITS[name].function
+  small = {k: np.uint8(v) if isinstance(v, int) else v for k, v in settings.items()}
+  with np.errstate(over="raise"):
+    found = split(labels, **small, seed=np.uint8(3), **given)
+  assert equal(found, split(labels, **settings, seed=3, **given))
+
+
+def test_too_many_examples_asked_for_in_eight_bits_are_refused():
+  labels = np.repeat(np.arange(10), 100)
+  with pytest.raises(InputError, match="need 2000 but there are 1000"):
+    partitions.dirichlet(labels, np.uint8(200), seed=0, beta=1.0, min_size=np.uint8(10))

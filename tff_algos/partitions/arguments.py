@@ -50,10 +50,11 @@ def check_disjoint(
   labels = check_labels(name, labels)
   check_whole_number(f"{name}: num_clients", num_clients, 1)
   check_whole_number(f"{name}: min_size", min_size, 1)
-  if num_clients * min_size > len(labels):
+  needed = int(num_clients) * int(min_size)  # NumPy's small integers overflow.
+  if needed > len(labels):
     raise InputError(
       f"{name}: {num_clients} clients with at least {min_size} examples each need "
-      f"{num_clients * min_size} but there are {len(labels)}: lower num_clients"
+      f"{needed} but there are {len(labels)}: lower num_clients"
       + (" or min_size." if min_size > 1 else ".")
     )
   return labels

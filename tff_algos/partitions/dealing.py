@@ -111,7 +111,7 @@ def shards(
   """
   labels = arguments.check_disjoint("shards", labels, num_clients)
   check_whole_number("shards: shards_per_client", shards_per_client, 1)
-  num_shards = num_clients * shards_per_client
+  num_shards = int(num_clients) * int(shards_per_client)  # np.uint8 overflows.
   if num_shards > len(labels):
     raise InputError(
       f"shards: {num_clients} clients x {shards_per_client} shards need {num_shards} "

@@ -69,7 +69,9 @@ def power_law(
       f"power_law: classes_per_client={classes_per_client} but the labels have "
       f"{len(class_sizes)} classes: lower classes_per_client."
     )
-  base = -(-min_size // classes_per_client)
+  # NumPy's small integers overflow, and those without a sign have no negative.
+  num_clients, classes_per_client = int(num_clients), int(classes_per_client)
+  base = -(-int(min_size) // classes_per_client)
   capacity = np.minimum(class_sizes // base, num_clients)
   if capacity.sum() < num_clients * classes_per_client:
     raise InputError(
