@@ -27,9 +27,9 @@ from typing import Any, Optional
 from absl import flags
 
 from experiments import command_line
-from experiments.config import parse_hparams
+from experiments.config import check_held, parse_hparams
 from experiments.forgetting.asked import Asked
-from experiments.run_folder.folder import RunFolder
+from experiments.run_folder.folder import CONFIG, RunFolder
 from tff_algos.errors import InputError
 
 _SETTINGS = (
@@ -79,7 +79,10 @@ def _held() -> Mapping[str, Any]:
     return {}
   if flags.FLAGS.run_dir is None:
     raise InputError("--resume needs --run_dir, the folder to go on with.")
-  return RunFolder(flags.FLAGS.run_dir).read() or {}
+  folder = RunFolder(flags.FLAGS.run_dir)
+  held = folder.read() or {}
+  check_held(held.get("flags", {}), folder.file(CONFIG))
+  return held
 
 
 def _asked() -> Asked:

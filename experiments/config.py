@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Optional
+from typing import Any, Optional, Union, get_args, get_origin, get_type_hints
 
 from absl import flags
 
@@ -154,6 +155,45 @@ class Config:
 def field_names() -> list[str]:
   """The names of `Config`'s fields."""
   return [field.name for field in dataclasses.fields(Config)]
+
+
+def check_held(held: Mapping[str, Any], file: str) -> None:
+  """Checks the types of the settings of a run that is gone on with, or looked at.
+
+  Args:
+    held: The "flags" of its config.json, where somebody may have written by hand.
+    file: The path of that, for messages.
+
+  Raises:
+    InputError: A value is none that this program writes.
+  """
+  for name, kind in get_type_hints(Config).items():
+    is_older = (name, held.get(name)) == ("workers", [])  # Of runs without any.
+    if name in held and not is_older:
+      _check_type(f"{file}: flags.{name}", held[name], kind)
+  hparams = held.get("hparams", {})
+  fields = _fields(held["algorithm"]) if hparams and "algorithm" in held else {}
+  for name, value in hparams.items():
+    if name in fields:
+      kind = hyper_parameters.type_of(fields[name])
+      kind = Optional[kind] if fields[name].metadata["optional"] else kind
+      _check_type(f"{file}: flags.hparams.{name}", value, kind)
+
+
+def _check_type(where: str, value: Any, kind: Any) -> None:
+  """Raises `InputError` unless JSON has read a value of this type, as annotated."""
+  kinds = list(get_args(kind)) if get_origin(kind) is Union else [kind]
+  kinds = [get_origin(k) or k for k in kinds]
+  found = type(value)
+  if found is int and float in kinds:
+    found = float
+  if found is list and all(isinstance(part, str) for part in value):
+    found = Sequence
+  if found not in [dict if k is Mapping else k for k in kinds]:
+    words = " or ".join(_IN_JSON[k] for k in kinds)
+    raise InputError(
+      f"{where} must be {words}; found {json.dumps(value)}: correct it in the file."
+    )
 
 
 # The names of checkpoints have seven digits; TensorFlow counts steps by int32.
@@ -335,3 +375,10 @@ def read_hparam(field: dataclasses.Field, text: str) -> Any:
 
 
 _IN_WORDS = {bool: "true or false", int: "a whole number", float: "a number"}
+_IN_JSON = {
+  **_IN_WORDS,
+  str: "a text",
+  Mapping: "an object",
+  Sequence: "a list of texts",
+  type(None): "null",
+}

@@ -11,8 +11,14 @@ from typing import Any, Optional
 from absl import flags
 
 from experiments import command_line
-from experiments.config import Config, field_names, make_config, read_hparam
-from experiments.run_folder.folder import FREE_SETTINGS, RunFolder
+from experiments.config import (
+  Config,
+  check_held,
+  field_names,
+  make_config,
+  read_hparam,
+)
+from experiments.run_folder.folder import CONFIG, FREE_SETTINGS, RunFolder
 from tasks import registry as tasks_registry
 from tff_algos import hyper_parameters
 from tff_algos.algorithms import registry as algorithms_registry
@@ -98,7 +104,10 @@ def print_list() -> None:
 
 def _held(run_dir: str) -> Mapping[str, Any]:
   """The flags of the run that is to be resumed; {} for none."""
-  return (RunFolder(run_dir).read() or {}).get("flags", {}) if run_dir else {}
+  folder = RunFolder(run_dir)
+  held = (folder.read() or {}).get("flags", {}) if run_dir else {}
+  check_held(held, folder.file(CONFIG))
+  return held
 
 
 def _resumes(argv: Sequence[str]) -> bool:

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, Optional
 import tensorflow as tf
 
 from experiments import preparation
-from experiments.config import Config, make_config
+from experiments.config import Config, check_held, make_config
 from experiments.export import keras_files
-from experiments.run_folder.folder import read_manifest
+from experiments.run_folder.folder import CONFIG, read_manifest
 from tasks import loading
 from tasks import registry as tasks_registry
 from tasks.registry import LoadedTask
@@ -70,6 +70,7 @@ def config_of(
   flags: Mapping[str, Any] = manifest.get("flags", {})
   if not {"algorithm", "task"} <= set(flags):
     raise InputError(f"{run_dir} holds no run of train.py: {_ADVICE}.")
+  check_held(flags, os.path.join(run_dir, CONFIG))
   config = make_config(
     flags["algorithm"],
     flags["task"],

@@ -222,6 +222,24 @@ def test_only_a_given_algorithm_or_task_can_differ(run_forked, tmp_path):
   assert len(metrics(run_dir)) == 2
 
 
+@pytest.mark.parametrize(
+  "program, words",
+  [
+    ("train.py", ["--run_dir={}", "--resume"]),
+    ("forgetting.py", ["--run_dir={}", "--resume"]),
+    ("evaluate.py", ["--run={}"]),
+  ],
+)
+def test_a_setting_that_was_spoilt_by_hand_is_named(
+  fork_program, write_run, tmp_path, program, words
+):
+  folder = write_run(tmp_path / "run", flags={"dropout": "0.1"})
+  words = [word.format(folder) for word in words]
+  done = fork_program(program, *words, cwd=tmp_path)
+  said = f'{folder}/config.json: flags.dropout must be a number; found "0.1": correct it'
+  assert_refused(done, said)
+
+
 @pytest.mark.parametrize("words", [["--noresume"], ["--resume=false"]])
 def test_a_folder_that_is_not_to_be_gone_on_with_is_refused(unbroken, run_forked, words):
   before = _times(unbroken.folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 
 import pytest
@@ -181,3 +182,53 @@ def test_an_accuracy_that_no_model_reaches_is_no_target(target):
 def test_targets_of_other_metrics_may_be_any():
   assert _make(stop_at="loss:95").stop_rule() == StopRule("loss", 95.0)
   assert _make(stop_at="accuracy:1").stop_rule() == StopRule("accuracy", 1.0)
+
+
+# --- A config.json that somebody has changed ------------------------------------------
+
+
+@pytest.mark.parametrize(
+  "changed, said",
+  [
+    ({"rounds": None}, "flags.rounds must be a whole number; found null"),
+    ({"rounds": 2.5}, "flags.rounds must be a whole number; found 2.5"),
+    ({"seed": True}, "flags.seed must be a whole number; found true"),
+    ({"loss_epsilon": "0.1"}, 'flags.loss_epsilon must be a number; found "0.1"'),
+    ({"norm_limit": "3"}, 'flags.norm_limit must be a number or null; found "3"'),
+    ({"partition": 3}, "flags.partition must be a text; found 3"),
+    ({"stop_at": ["a"]}, 'flags.stop_at must be a text or null; found ["a"]'),
+    ({"tracker": "wandb"}, 'flags.tracker must be a list of texts; found "wandb"'),
+    ({"devices": [0]}, "flags.devices must be a list of texts or null; found [0]"),
+    ({"hparams": None}, "flags.hparams must be an object; found null"),
+    (
+      {"hparams": {"learning_rate": "0.1"}},
+      'flags.hparams.learning_rate must be a number; found "0.1"',
+    ),
+    (
+      {"hparams": {"batch_size": 2.5}},
+      "flags.hparams.batch_size must be a whole number or null; found 2.5",
+    ),
+  ],
+)
+def test_a_setting_of_another_type_in_a_runs_file_is_named(changed, said):
+  held = {**json.loads(json.dumps(dataclasses.asdict(_make()))), **changed}
+  with pytest.raises(InputError) as caught:
+    config.check_held(held, "a/config.json")
+  assert str(caught.value) == f"a/config.json: {said}: correct it in the file."
+
+
+def test_settings_that_a_run_has_written_pass():
+  hparams = {"epochs": 2, "learning_rate": 1, "batch_size": None, "of_another": "a"}
+  made = _make(hparams=hparams, dropout=0, devices=["CPU:0"], norm_limit=3.0)
+  config.check_held(json.loads(json.dumps(dataclasses.asdict(made))), "config.json")
+  config.check_held({}, "config.json")
+  config.check_held({"hparams": {"epochs": "x"}}, "config.json")  # Of whom, is not said.
+
+
+def test_settings_of_runs_that_are_kept_pass():
+  """Also those that older versions wrote."""
+  paths = list((ROOT / "results").rglob("config.json"))
+  assert len(paths) > 100
+  for path in paths:
+    held = json.loads(path.read_text(encoding="utf-8")).get("flags", {})
+    config.check_held(held, str(path))
