@@ -38,8 +38,10 @@ def main() -> None:
     raise InputError(f"{asked.out} is to be a picture: let it end in .png.")
   for run in asked.runs:
     if not run.rounds:
+      measured = any("test_accuracy" in record for record in run.records)
+      never = "never a finite number" if measured else "never measured"
       raise InputError(
-        f"{run.folder} holds a run whose test accuracy was never measured: leave it out."
+        f"{run.folder} holds a run whose test accuracy was {never}: leave it out."
       )
   comparison.draw(asked.runs, asked.out, asked.title, _SMOOTH.value)
   print(comparison.table(asked.runs, asked.target))

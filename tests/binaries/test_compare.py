@@ -37,6 +37,7 @@ def test_program_writes_a_picture_and_prints_the_table(write_run, tmp_path):
   [
     (["--runs={tmp}/nothing"], "nothing holds no run"),
     (["--runs={tmp}/unmeasured"], "never measured"),
+    (["--runs={tmp}/diverged"], "never a finite number"),
     (["--runs="], "runs is empty"),
     (["--target_accuracy=2"], "(0, 1]"),
     (["--out={tmp}/no/a.png"], "no folder"),
@@ -49,6 +50,7 @@ def test_bad_input_gets_one_sentence_and_nothing_is_written(
 ):
   run = write_run(tmp_path / "a")
   write_run(tmp_path / "unmeasured", rounds=["1,2.0,,1.0,0,5,5"])
+  write_run(tmp_path / "diverged", rounds=["1,nan,,1.0,0,5,5", "2,nan,nan,1.0,0,5,5"])
   args = [f"--runs={run}", f"--out={tmp_path}/a.png"]
   args += [w.format(tmp=tmp_path) for w in wrong]
   done = fork_program("compare.py", *args, cwd=tmp_path)
