@@ -101,6 +101,18 @@ def test_a_client_without_examples_counts_for_nothing(federate, name):
   assert counted["loss"] == expected["loss"]
 
 
+@pytest.mark.parametrize("label", [-1, 10**6])
+def test_a_label_that_the_model_has_not_fails_the_round(federate, label):
+  """Also of pFedGP, whose loss takes any number for a class."""
+  files = federate("pfedgp", "mlp")
+  over = tff_algos.over_datasets(files.process)
+  x, y = (np.array(part) for part in files.problem.clients[0])
+  y[1] = label
+  dataset = tf.data.Dataset.from_tensor_slices((x, y))
+  with pytest.raises(Exception, match=rf"labels that are not among 0\.\.\d.*{label}"):
+    over.next(files.state, [files.process.initialize_client()], [dataset])
+
+
 def test_bytes_are_those_over_files_and_the_rounds_number(federate):
   for name in ("scaffold", "fedagg"):
     process = federate(name).process

@@ -90,7 +90,13 @@ class FromDatasets:
 
   is_told_the_round = True
 
-  def __init__(self, spec: ExampleSpec, element_spec: Any = None, seed: int = 0):
+  def __init__(
+    self,
+    spec: ExampleSpec,
+    element_spec: Any = None,
+    seed: int = 0,
+    labels: Optional[range] = None,
+  ):
     """Makes the reading.
 
     Args:
@@ -99,6 +105,8 @@ class FromDatasets:
         pair or a mapping of x and y, of an example or of a batch. Default: `(x, y)` of an
         example.
       seed: The seed of all draws, >= 0.
+      labels: Those that the model takes, as `Model.labels()`; None: they are not looked
+        at. On another, a round fails.
 
     Raises:
       InputError: The elements are not such.
@@ -114,6 +122,8 @@ class FromDatasets:
       dataset: tf.data.Dataset,
     ) -> tuple[client_data.Examples, tf.Tensor, tf.Tensor]:
       examples = _all_of(dataset, is_batched)
+      if labels is not None:
+        examples = _with_labels_of(examples, labels)
       has_examples = tf.shape(examples.y)[0] > 0
       key = content_key(examples)
       missing = tf.cast(tf.logical_not(has_examples), tf.int32)
@@ -174,6 +184,25 @@ def _all_of(dataset: tf.data.Dataset, is_batched: bool) -> client_data.Examples:
   element = whole.concatenate(none).take(1).get_single_element()
   x, y = (element["x"], element["y"]) if isinstance(element, Mapping) else element
   return client_data.Examples(x, y)
+
+
+def _with_labels_of(examples: client_data.Examples, taken: range) -> client_data.Examples:
+  """The examples, of which none has another label when this is run.
+
+  A loss may take such without a word: pFedGP's does, and TensorFlow's own on GPUs.
+  """
+  y = tf.cast(examples.y, tf.int64)  # A bound may be beyond 8 bits.
+  is_other = (y < taken.start) | (y >= taken.stop)
+  what = (
+    "The data set of a client has labels that are not among "
+    f"{taken.start}..{taken.stop - 1}, which the model takes: give its last layer one "
+    "output for each class, or number the labels from 0:"
+  )
+  none = tf.debugging.Assert(
+    tf.logical_not(tf.reduce_any(is_other)), [what, tf.boolean_mask(y, is_other)]
+  )
+  with tf.control_dependencies([none]):
+    return client_data.Examples(examples.x, tf.identity(examples.y))
 
 
 def _with_zeros(value: tf.Tensor, number: tf.Tensor) -> tf.Tensor:

@@ -51,10 +51,13 @@ def over_datasets(
 
   Raises:
     InputError: The elements are not such, or the process is not.
+    tf.errors.InvalidArgumentError: In a round, if a label is none that the model takes.
   """
   if process.model is None:
     raise InputError("This process says nothing of its model: give one of our builders'.")
-  return process.over(FromDatasets(process.model.example_spec, element_spec, seed))
+  model = process.model
+  reading = FromDatasets(model.example_spec, element_spec, seed, model.labels())
+  return process.over(reading)
 
 
 def as_learning_process(
