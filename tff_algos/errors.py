@@ -36,3 +36,15 @@ def check_whole_number(name: str, value: Any, low: int) -> None:
     raise InputError(f"{name} must be a whole number; found {value!r}.")
   if int(value) < low:
     raise InputError(f"{name} must be at least {low}; found {value}.")
+
+
+def check_number(name: str, value: Any) -> None:
+  """Raises `InputError` unless the value is a real number, and no bool."""
+  if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    raise InputError(f"{name} must be a number; found {value!r}.")
+
+
+def check_is(name: str, value: Any, public: type) -> None:
+  """Raises `InputError` unless the value is of a class that `tff_algos` has."""
+  if not isinstance(value, public):
+    raise InputError(f"{name} must be a tff_algos.{public.__name__}; found {value!r}.")

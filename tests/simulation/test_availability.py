@@ -142,6 +142,11 @@ def test_durations_are_read_from_a_word():
     (lambda: ClientDurations(0.0), "mean of durations must be > 0"),
     (lambda: ClientDurations(1.0, sigma=-1.0), "sigma of durations must be at least 0"),
     (lambda: ClientDurations(1.0, 0.5, math.inf), "speed_sigma of durations must be"),
+    (lambda: Availability("0.5"), "dropout must be a number; found '0.5'"),
+    (lambda: Availability(durations=3.0), "must be a tff_algos.ClientDurations; .* 3"),
+    (lambda: Availability(0.0, ClientDurations(1), "3"), "deadline must be a number"),
+    (lambda: ClientDurations(None), "mean of durations must be a number; found None"),
+    (lambda: ClientDurations(1.0, sigma="a"), "The sigma of durations must be a number"),
   ],
 )
 def test_what_cannot_be_is_refused(make, said):

@@ -352,6 +352,13 @@ def test_rule_needs_its_metric(notes, federation):
     (dict(held_out_clients=False), "held_out_clients must be a whole number"),
     (dict(seed=-1), "seed must be at least 0"),
     (dict(checkpoint_every=-1), "checkpoint_every must be at least 0"),
+    (
+      dict(availability=0.5),
+      r"availability must be a tff_algos.Availability; .* 0\.5\.$",
+    ),
+    (dict(availability=None), "availability must be a tff_algos.Availability; .* None"),
+    (dict(stop="accuracy:0.9"), "stop must be a tff_algos.StopRule; .*'accuracy:0.9'"),
+    (dict(learning_rate_schedule="cosine"), "must be a function .* found 'cosine'"),
     (dict(checkpoint_folder="ram://a/b"), "must be a local folder, .*ram://a/b"),
   ],
 )

@@ -88,6 +88,9 @@ def test_target_is_read_from_a_word():
     (dict(metric="loss", target=math.inf), "target of loss must be finite"),
     (dict(target=95.0), r"target of accuracy must be in \(0, 1\]; found 95\."),
     (dict(target=0.0), r"target of accuracy must be in \(0, 1\]; found 0\."),
+    (dict(target="0.9"), r"target of accuracy must be a number; found '0\.9'"),
+    (dict(metric="loss", target=[1]), r"target of loss must be a number; found \[1\]"),
+    (dict(metric=0.9), r"metric must be a name, such as 'accuracy'; found 0\.9"),
   ],
 )
 def test_impossible_rules_are_refused(options, said):

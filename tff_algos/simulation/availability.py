@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
 from tff_algos import spellings
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, check_is, check_number
 from tff_algos.simulation import seeds
 
 
@@ -31,9 +31,11 @@ class ClientDurations:
   speed_sigma: float = 0.5
 
   def __post_init__(self) -> None:
+    check_number("The mean of durations", self.mean)
     if not 0 < self.mean < math.inf:
       raise InputError(f"The mean of durations must be > 0; found {self.mean:g}.")
     for name in ("sigma", "speed_sigma"):
+      check_number(f"The {name} of durations", getattr(self, name))
       if not 0 <= getattr(self, name) < math.inf:
         raise InputError(
           f"The {name} of durations must be at least 0; found {getattr(self, name):g}."
@@ -87,9 +89,13 @@ class Availability:
   deadline: Optional[float] = None
 
   def __post_init__(self) -> None:
+    check_number("dropout", self.dropout)
     if not 0 <= self.dropout < 1:
       raise InputError(f"dropout must be in [0, 1); found {self.dropout:g}.")
+    if self.durations is not None:
+      check_is("durations", self.durations, ClientDurations)
     if self.deadline is not None:
+      check_number("The deadline", self.deadline)
       if not 0 < self.deadline < math.inf:
         raise InputError(f"The deadline must be > 0 seconds; found {self.deadline:g}.")
       if self.durations is None:

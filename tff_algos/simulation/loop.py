@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 
 from tff_algos.client_data import ClientDirectory, ClientInput
-from tff_algos.errors import InputError, check_whole_number
+from tff_algos.errors import InputError, check_is, check_whole_number
 from tff_algos.models.functional import Weights
 from tff_algos.simulation import (
   best_round,
@@ -77,6 +77,15 @@ class Settings:
     at_least_1 = ("rounds", "clients_per_round", "eval_every", "eval_clients_every")
     for name in (*at_least_1, "seed", "checkpoint_every", "held_out_clients"):
       check_whole_number(name, getattr(self, name), int(name in at_least_1))
+    check_is("availability", self.availability, Availability)
+    if self.stop is not None:
+      check_is("stop", self.stop, StopRule)
+    schedule = self.learning_rate_schedule
+    if not (schedule is None or callable(schedule)):
+      raise InputError(
+        "learning_rate_schedule must be a function of the rounds done, such as one of "
+        f"tff_algos.schedules gives; found {schedule!r}."
+      )
     if "://" in os.fspath(self.checkpoint_folder or ""):
       raise InputError(
         "checkpoint_folder must be a local folder, whose files can be synced; found "

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from tff_algos.errors import InputError, check_whole_number
+from tff_algos.errors import InputError, check_number, check_whole_number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +28,12 @@ class StopRule:
   patience: Optional[int] = None
 
   def __post_init__(self) -> None:
+    if not isinstance(self.metric, str):
+      raise InputError(
+        f"The metric must be a name, such as 'accuracy'; found {self.metric!r}."
+      )
+    if self.target is not None:
+      check_number(f"The target of {self.metric}", self.target)
     of_accuracy = self.target if self.metric == "accuracy" else None
     if of_accuracy is not None and not 0 < of_accuracy <= 1:
       raise InputError(
