@@ -298,6 +298,12 @@ def test_labels_that_are_no_integers_or_not_noted_are_taken(tmp_path):
     (np.zeros((2, 2, 3), np.uint8), np.zeros((2, 1), np.int32), "labels"),
     (np.zeros((2, 2, 3), np.uint8), np.zeros(3, np.int32), "2 inputs but 3 labels"),
     (np.zeros((0, 2, 3), np.uint8), np.zeros(0, np.int32), "'bad' is empty"),
+    (
+      np.ma.masked_equal(np.eye(2, 6, dtype=np.uint8).reshape(2, 2, 3), 1),
+      np.zeros(2, np.int32),
+      "examples of client 'bad' are masked in places: ",
+    ),
+    (np.zeros((2, 2, 3), np.uint8), np.ma.masked_equal([0, 1], 1), "'bad' are masked"),
   ],
 )
 def test_arrays_that_do_not_fit_are_refused_before_anything_is_written(

@@ -54,6 +54,12 @@ def as_stored(
   Raises:
     InputError: There are none, or they do not fit `spec`.
   """
+  # An array would have whatever number is under the mask.
+  if any(isinstance(v, np.ma.MaskedArray) and np.any(v.mask) for v in (x, y)):
+    raise InputError(
+      f"The examples of {owner} are masked in places: leave these out, or fill them by "
+      "the array's filled()."
+    )
   try:
     x, y = np.asarray(x), np.asarray(y)
   except ValueError as error:

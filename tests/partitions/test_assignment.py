@@ -51,6 +51,16 @@ def test_rows_that_differ_are_refused():
       partitions.client_examples(split, x, y)
 
 
+def test_masked_values_are_refused_and_a_mask_of_nothing_is_not():
+  split, masked = _by_hand([0], [1]), np.ma.masked_equal([0, 1], 1)
+  with pytest.raises(InputError, match=r"^client_examples: the inputs are masked in"):
+    partitions.client_examples(split, masked, [0, 1])
+  with pytest.raises(InputError, match=r"^iid: the labels are masked in places: "):
+    partitions.iid(masked, 2, seed=0)
+  clients = partitions.client_examples(split, np.ma.array([5, 6]), [0, 1])
+  np.testing.assert_array_equal(clients["client_1"][0], [6])
+
+
 @pytest.mark.parametrize("num_labels", [3, 5])
 def test_class_counts_refuses_labels_that_were_not_split(num_labels):
   split = _by_hand([3, 0], [1, 2])

@@ -15,7 +15,13 @@ from tff_algos.errors import InputError, check_whole_number
 
 
 def as_array(name: str, what: str, values: Any) -> NDArray[Any]:
-  """`np.asarray`; raises `InputError` if the values are no array."""
+  """`np.asarray`; raises `InputError` if the values are no array, or hidden in places."""
+  # An array would have whatever number is under the mask.
+  if isinstance(values, np.ma.MaskedArray) and np.any(values.mask):
+    raise InputError(
+      f"{name}: the {what} are masked in places: leave these examples out, or fill them "
+      "by the array's filled()."
+    )
   try:
     return np.asarray(values)
   except ValueError as error:
