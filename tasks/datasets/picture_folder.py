@@ -18,6 +18,8 @@ from tff_algos.errors import InputError
 _SPLITS = ("train", "test")
 # Those that `tfds.ImageFolder` reads.
 _SUFFIXES = (".jpg", ".jpeg", ".png")
+# Which it would leave out without a word.
+_OTHER_PICTURES = (".bmp", ".gif", ".tif", ".tiff", ".webp")
 # Part of every cache key: count it up when what is cached changes.
 _CACHE_FORMAT = 1
 
@@ -46,8 +48,9 @@ def load(
 
   Raises:
     dataset.DataMissingError: train/ or test/ is missing.
-    InputError: the class folders are not as said above, a split has no picture, the
-      pictures differ in size, one cannot be decoded, or `cache_dir` cannot be written.
+    InputError: the class folders are not as said above, a split has no picture or one
+      of another format, a name is not UTF-8, the pictures differ in size, one cannot be
+      decoded, or `cache_dir` cannot be written.
   """
   folder = pathlib.Path(folder).expanduser().absolute()
   classes = _list_classes(folder)
@@ -126,14 +129,15 @@ def _depth_of_splits(archive: pathlib.Path) -> int | None:
 
 def _fingerprint(folder: pathlib.Path) -> str:
   """A name for the folder's content, made without reading the pictures."""
-  files = sorted(
-    (split, label.name, file.name, file.stat().st_size, file.stat().st_mtime_ns)
-    for split in _SPLITS
-    for label in os.scandir(folder / split)
-    if label.is_dir()
-    for file in os.scandir(label.path)
-    if file.name.lower().endswith(_SUFFIXES)
-  )
+  files = []
+  for split in _SPLITS:
+    for label in filter(os.DirEntry.is_dir, os.scandir(folder / split)):
+      for file in os.scandir(label.path):
+        _check_name(file)
+        if file.name.lower().endswith(_SUFFIXES):
+          stat = file.stat()
+          files.append((split, label.name, file.name, stat.st_size, stat.st_mtime_ns))
+  files.sort()
   for split in _SPLITS:
     if not any(file[0] == split for file in files):
       raise InputError(
@@ -142,6 +146,21 @@ def _fingerprint(folder: pathlib.Path) -> str:
       )
   text = repr((_CACHE_FORMAT, str(folder), len(files), files))
   return f"{folder.name}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+def _check_name(file: os.DirEntry[str]) -> None:
+  if file.name.lower().endswith(_OTHER_PICTURES):
+    raise InputError(
+      f"{ascii(file.path)[1:-1]} is none of the pictures that are read, "
+      f"{', '.join(_SUFFIXES)}: convert it to one of them, or move it away."
+    )
+  try:
+    file.path.encode()
+  except UnicodeEncodeError:  # Which TensorFlow cannot open.
+    raise InputError(
+      f"{ascii(file.path)[1:-1]} has a name that is not UTF-8: rename the file, or the "
+      "folder."
+    ) from None
 
 
 def _decode(folder: pathlib.Path, classes: list[str]) -> list[np.ndarray]:

@@ -628,6 +628,24 @@ def test_picture_folder_names_a_file_that_is_no_picture(folder):
     picture_folder.load(folder)
 
 
+@pytest.mark.parametrize("name", ["3.bmp", "3.GIF", "3.webp"])
+def test_picture_folder_leaves_no_picture_out(folder, name):
+  """Of a class that has others, or of one that has no others and would be empty."""
+  (folder / "train/bee" / name).write_bytes(b"a picture")
+  with pytest.raises(InputError, match=f"train/bee/{name} is none of the pictures"):
+    picture_folder.load(folder)
+
+
+@pytest.mark.parametrize("place", ["train/ant/2.png", "train/ant"])
+def test_picture_folder_names_what_is_not_utf_8(folder, place):
+  for split in ("train", "test"):
+    path = folder / place.replace("train", split)
+    if path.exists():
+      path.rename(path.with_name(os.fsdecode(b"\xff\xe9.png")))
+  with pytest.raises(InputError, match=r"\\udcff\\udce9\.png.* is not UTF-8: rename"):
+    picture_folder.load(folder)
+
+
 def test_picture_folder_refuses_wrong_classes(folder):
   with pytest.raises(ValueError, match="3 class folders: 10 are expected"):
     picture_folder.load(folder, num_classes=10)
