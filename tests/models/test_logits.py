@@ -43,6 +43,28 @@ def _subclassed():
   return model
 
 
+def _several(make) -> tf.keras.Model:
+  inputs = _layers.Input([4])
+  return tf.keras.Model(inputs, make(_layers.Dense(3)(inputs), _layers.Dense(2)(inputs)))
+
+
+@pytest.mark.parametrize(
+  "make, kind",
+  [
+    (lambda a, b: [a, b], "list"),
+    (lambda a, b: (a, b), "tuple"),
+    (lambda a, b: {"a": a, "b": b}, "dict"),
+    (lambda a, b: {"a": a[:, :2] + b}, "dict"),
+  ],
+)
+def test_several_outputs_are_refused_unless_the_loss_is_of_all(make, kind):
+  said = rf"gives a {kind} of outputs, but the loss takes one tensor[^\n]*\.$"
+  with pytest.raises(InputError, match=said):
+    keras.from_keras(_several(make), _SPEC)
+  own = keras.from_keras(_several(make), _SPEC, loss=lambda y, all_of_them: 0.0 * y)
+  assert own.num_weights == 5 * 5
+
+
 # --- Activations of the last layer ----------------------------------------------------
 
 

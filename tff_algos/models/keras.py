@@ -26,7 +26,6 @@ from tff_algos.models.to_keras import KerasSource
 _TRACING = threading.RLock()
 
 _NOT_LOGITS = ("Softmax", "Sigmoid")
-_KEEP_VALUES = ("Identity", "Reshape", "Cast")
 
 _LAYER_NORM = tf.keras.layers.LayerNormalization
 _Layers = Sequence[tf.keras.layers.Layer]
@@ -69,10 +68,11 @@ def from_keras(
 
   Raises:
     InputError: The model is not built, has no trainable weight, does not take the
-      examples, or holds what local training cannot respect: a layer whose statistics
-      move (BatchNormalization that is not frozen), a regularizer, a constraint, a weight
-      or tensor that cannot be replaced, a random operation with a state of its own; or
-      `loss` does not fit. When it is traced, if layers have come or gone since.
+      examples, gives several outputs to a loss that takes logits, or holds what local
+      training cannot respect: a layer whose statistics move (BatchNormalization that is
+      not frozen), a regularizer, a constraint, a weight or tensor that cannot be
+      replaced, a random operation with a state of its own; or `loss` does not fit. When
+      it is traced, if layers have come or gone since.
   """
   _check_built(keras_model)
   layers = _layers(keras_model)
@@ -143,11 +143,18 @@ def from_keras(
   )
   traced = _trace(model, keras_model.name, training=True)
   _check_pure(traced, keras_model.name)
+  takes_logits = losses.takes_logits(loss)
+  if takes_logits and tf.nest.is_nested(given := traced.structured_outputs):
+    raise InputError(
+      f"The Keras model {keras_model.name!r} gives a {type(given).__name__} of outputs, "
+      "but the loss takes one tensor, the logits: make a model whose output is that "
+      "alone, or pass a loss= that takes them."
+    )
   losses.check(model, traced.structured_outputs)
   last = ""
-  if losses.takes_logits(loss):  # In training, a dropout may come after them.
+  if takes_logits:  # In training, a dropout may come after them.
     outputs = _trace(model, keras_model.name, training=False).outputs
-    last = _last_operation(outputs[0])
+    last = graphs.last_operation(outputs[0])
   if last in _NOT_LOGITS:
     warnings.warn(
       f"The Keras model {keras_model.name!r} ends in a {last.lower()}, but its outputs "
@@ -390,11 +397,3 @@ def _check_pure(traced: Any, name: str) -> None:
       f"{tuple(captured[0].shape)} that TFF cannot take along: make it an "
       "attribute of a layer, or a NumPy array in preprocess."
     )
-
-
-def _last_operation(output: tf.Tensor) -> str:
-  """The type of the operation that makes an output's values, such as "MatMul"."""
-  operation = output.op
-  while operation.type in _KEEP_VALUES:
-    operation = operation.inputs[0].op
-  return str(operation.type)
