@@ -339,7 +339,8 @@ def run(request: Request) -> None:
   folder = RunFolder(request.out, flag="--out")
   command_line.check_folder("out", folder.path)
   command_line.check_folder("cache_dir", os.path.expanduser(request.cache_dir))
-  folder.read()
+  known = dict(task=request.task, seed=request.seed, run=request.run)
+  folder.check_begun_with("distance", {**known, **dataclasses.asdict(request.search)})
   in_process.prepare()
   with runtimes.create_runtime("in_process"):
     prepared = prepare(request)

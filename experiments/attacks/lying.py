@@ -267,7 +267,9 @@ def run(request: Request) -> None:
   folder = RunFolder(request.out, flag="--out")
   command_line.check_folder("out", folder.path)
   command_line.check_folder("cache_dir", request.cache_dir)
-  folder.read()
+  rounds = request.rounds or tasks_registry.get(request.task).rounds
+  known = dict(task=request.task, rounds=rounds, liars=request.liars)
+  folder.check_begun_with("liars", known)
   in_process.prepare()
   with runtimes.create_runtime("in_process"):
     prepared = prepare(request)

@@ -81,6 +81,26 @@ class RunFolder:
       return None
     return read_manifest(self.path, f"choose another {self._flag}")
 
+  def check_begun_with(self, own: str, settings: Mapping[str, Any]) -> None:
+    """Looks, before anything that takes long, whether to go on with the folder.
+
+    Args:
+      own: A setting that no other program has.
+      settings: Those of the heading "settings" that are known already.
+
+    Raises:
+      InputError: The folder holds something else: of another program, whose headings
+        `check` would not compare, or of other settings.
+    """
+    held = self.read()
+    if held is None:
+      return
+    if not isinstance(held.get("settings"), dict) or own not in held["settings"]:
+      raise InputError(
+        f"{self.path} holds results of another program: choose another {self._flag}."
+      )
+    self.check({"settings": settings})
+
   def check(self, manifest: Mapping[str, Any], *, free: Collection[str] = ()) -> bool:
     """Whether the folder was begun with these very settings.
 

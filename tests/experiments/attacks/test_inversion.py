@@ -190,6 +190,14 @@ def test_own_code_that_changed_is_refused_in_the_folder_of_results(check_own_cod
   check_own_code(inversion, _request)
 
 
+def test_folder_is_looked_at_before_anything_is_loaded(write_run, monkeypatch, tmp_path):
+  """A run's, whose settings are under other headings, would be mixed with ours."""
+  write_run(tmp_path / "out")
+  monkeypatch.setattr(inversion, "prepare", lambda request: pytest.fail("too late"))
+  with pytest.raises(InputError, match="holds results of another program: choose"):
+    inversion.run(_request(tmp_path))
+
+
 @pytest.mark.parametrize(
   "wrong, said",
   [

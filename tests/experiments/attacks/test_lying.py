@@ -259,6 +259,14 @@ def test_other_settings_are_refused_in_the_folder_of_results(finished, wrong, sa
   assert _runs(folder) == runs
 
 
+def test_folder_is_looked_at_before_anything_is_loaded(write_run, monkeypatch, tmp_path):
+  """A run's, whose settings are under other headings, would be mixed with ours."""
+  write_run(tmp_path / "out")
+  monkeypatch.setattr(lying, "prepare", lambda request: pytest.fail("too late"))
+  with pytest.raises(InputError, match="holds results of another program: choose"):
+    lying.run(_request(tmp_path))
+
+
 @pytest.mark.parametrize(
   "wrong, said",
   [

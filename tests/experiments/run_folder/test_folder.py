@@ -51,6 +51,19 @@ def test_new_or_empty_folder_holds_nothing(tmp_path):
     assert folder.check(_MANIFEST) is False
 
 
+def test_folder_of_another_program_or_of_other_settings_is_refused_at_once(tmp_path):
+  folder = RunFolder(str(tmp_path), flag="--out")
+  folder.check_begun_with("liars", {"liars": 0.1})
+  for held in (_MANIFEST, {"settings": {"distance": "l2", "task": "a"}}, {"settings": 3}):
+    (tmp_path / "config.json").write_text(json.dumps(held))
+    with pytest.raises(InputError, match=r"of another program: choose another --out\.$"):
+      folder.check_begun_with("liars", {"liars": 0.1, "task": "a"})
+  (tmp_path / "config.json").write_text(json.dumps({"settings": {"liars": 0.1}}))
+  folder.check_begun_with("liars", {"liars": 0.1, "task": "a"})  # It is of older times.
+  with pytest.raises(InputError, match=r"holds results with liars=0\.1, not 0\.2: "):
+    folder.check_begun_with("liars", {"liars": 0.2})
+
+
 def test_folder_of_somebody_else_is_refused(tmp_path):
   (tmp_path / "notes.txt").write_text("mine")
   folder = RunFolder(str(tmp_path), flag="--out")
