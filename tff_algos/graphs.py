@@ -9,6 +9,8 @@ if TYPE_CHECKING:
   import tensorflow as tf
 
 _DRAWING = re.compile(r"(?!Stateless).*(Random|TruncatedNormal|Multinomial|PyFunc)")
+#: Operations whose results are probabilities.
+NOT_LOGITS = ("Softmax", "Sigmoid")
 # These keep the values of their input.
 _KEEP_VALUES = ("Identity", "Reshape", "Cast")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from typing import NamedTuple, Optional
 
@@ -11,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from experiments import command_line
-from experiments.export import run_model
+from experiments.export import run_model, signatures
 from experiments.export.formats import FORMATS
 from tff_algos import durable_files
 from tff_algos.errors import InputError
@@ -57,6 +58,14 @@ def run(request: Request) -> None:
     data_dir=request.data_dir,
     cache_dir=request.cache_dir,
   )
+  last = signatures.last_activation(keras_model)
+  if last and request.format != "keras":
+    print(
+      f"The model ends in a {last}, but is exported as if it gave logits: if its loss "
+      "takes probabilities, these are what the export calls logits, its probabilities "
+      "are a softmax of them, and training on a device takes another loss.",
+      file=sys.stderr,
+    )
   inputs = example_inputs(keras_model, _NUM_INPUTS)
   expected = keras_model(inputs, training=False).numpy()
   above = os.path.dirname(os.path.abspath(request.out))

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 
+from tff_algos import graphs
 from tff_algos.models import functional
 
 #: The signature that TensorFlow Serving takes where a request names none.
@@ -40,6 +41,17 @@ def predicting(keras_model: tf.keras.Model, batch: Optional[int] = None) -> Expo
     batch: B; None for any.
   """
   return Exported(_module(keras_model), {SERVING: _predict(keras_model, batch)})
+
+
+def last_activation(keras_model: tf.keras.Model) -> str:
+  """What makes probabilities of a model's outputs, such as "softmax"; "" for nothing.
+
+  A run's folder does not say whether its loss took them for such, or for logits.
+  """
+  predict = tf.function(lambda x: keras_model(x, training=False), autograph=False)
+  traced = predict.get_concrete_function(_input_spec(keras_model))
+  last = graphs.last_operation(traced.outputs[0])
+  return last.lower() if last in graphs.NOT_LOGITS else ""
 
 
 def training(keras_model: tf.keras.Model) -> Exported:

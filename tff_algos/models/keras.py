@@ -25,8 +25,6 @@ from tff_algos.models.to_keras import KerasSource
 # Tracing exchanges attributes of layers that are shared by all threads.
 _TRACING = threading.RLock()
 
-_NOT_LOGITS = ("Softmax", "Sigmoid")
-
 _LAYER_NORM = tf.keras.layers.LayerNormalization
 _Layers = Sequence[tf.keras.layers.Layer]
 # An attribute of a layer: the layer's attributes, and its name among them.
@@ -155,7 +153,7 @@ def from_keras(
   if takes_logits:  # In training, a dropout may come after them.
     outputs = _trace(model, keras_model.name, training=False).outputs
     last = graphs.last_operation(outputs[0])
-  if last in _NOT_LOGITS:
+  if last in graphs.NOT_LOGITS:
     warnings.warn(
       f"The Keras model {keras_model.name!r} ends in a {last.lower()}, but its outputs "
       "are taken for logits, of which the loss takes the softmax: leave the last "

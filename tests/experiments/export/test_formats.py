@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.export import formats, keras_files, program
+from experiments.export import formats, keras_files, program, run_model, signatures
 from tasks.models import group_norm
 from tff_algos.errors import InputError
 
@@ -207,6 +207,29 @@ def test_functions_and_operations_that_keras_knows_are_saved(tmp_path):
 
 
 # --- The comparison ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  "ends, found",
+  [
+    ([_layers.Dense(3)], ""),
+    ([_layers.Dense(3, activation="softmax")], "softmax"),
+    ([_layers.Dense(1, activation="sigmoid"), _layers.Reshape([1])], "sigmoid"),
+    ([_layers.Dense(3), _layers.Softmax(), _layers.Dropout(0.5)], "softmax"),
+  ],
+)
+def test_exports_of_probabilities_are_spoken_of(
+  ends, found, monkeypatch, tmp_path, capsys
+):
+  keras_model = tf.keras.Sequential([_layers.Input([4]), *ends])
+  assert signatures.last_activation(keras_model) == found
+  read = run_model.RunModel(keras_model, "a run")
+  monkeypatch.setattr(run_model, "read", lambda run, **options: read)
+  for name, is_told in (("keras", False), ("saved_model", found)):
+    out = str(tmp_path / f"out{formats.FORMATS[name].suffix}")
+    program.run(program.Request("run", name, out, False, None, None))
+    said = capsys.readouterr().err
+    assert (f"The model ends in a {found}, but" in said) if is_told else not said
 
 
 def test_a_difference_is_measured_in_the_largest_logit():
