@@ -45,6 +45,8 @@ def _run(code: str, *flags: str, **options) -> subprocess.CompletedProcess:
   return subprocess.run(
     [sys.executable, "-c", program, *flags],
     stdin=subprocess.DEVNULL,
+    # So that Python 3.9 does not fork, of which gRPC may tell on the copy's stderr.
+    close_fds=False,
     **{"capture_output": True, **options},
     text=True,
     timeout=300,
