@@ -34,7 +34,7 @@ from tff_algos.runtimes import (
 @pytest.fixture(scope="module")
 def cluster():
   with distributed.LocalCluster(
-    n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None
+    n_workers=2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
   ) as started:
     yield started
 
@@ -297,7 +297,7 @@ def test_all_lost_but_a_refused_one_is_as_all_lost(monkeypatch, capsys, when):
   monkeypatch.setattr(dask_context, "_POLL_SECONDS", 0.1)
   with (
     distributed.LocalCluster(
-      n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None
+      n_workers=2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
     ) as cluster,
     distributed.Client(cluster, set_as_default=False) as client,
   ):
