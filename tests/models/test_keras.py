@@ -12,6 +12,7 @@ import tensorflow as tf
 from tff_algos import client_data
 from tff_algos.algorithms import fed_avg
 from tff_algos.client_work import gradients, local_training
+from tff_algos.errors import InputError
 from tff_algos.models import functional, keras
 
 _layers = tf.keras.layers
@@ -727,6 +728,16 @@ def test_layer_normalization_has_no_operation_that_threads_must_not_share():
   )
   found = {operation.type for operation in traced.graph.get_operations()}
   assert not any("FusedBatchNorm" in name for name in found)
+
+
+@pytest.mark.parametrize("seed", [None, -1, "1", 1.5, True])
+def test_a_seed_that_is_no_whole_number_is_refused_and_weights_are_left(seed):
+  keras_model = _dense()
+  before = keras_model.get_weights()
+  with pytest.raises(InputError, match=r"^seed must be "):
+    keras.reinitialize(keras_model, seed)
+  for found, expected in zip(keras_model.get_weights(), before):
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_initializers_of_the_layer_are_kept():

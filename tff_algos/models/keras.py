@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_algos import graphs
-from tff_algos.errors import InputError, InputWarning
+from tff_algos.errors import InputError, InputWarning, check_whole_number
 from tff_algos.models import functional, losses
 from tff_algos.models.to_keras import KerasSource
 
@@ -173,8 +173,9 @@ def reinitialize(keras_model: tf.keras.Model, seed: int) -> None:
   (attribute `<weight>_initializer`).
 
   Raises:
-    InputError: The model is not built.
+    InputError: The model is not built, or the seed is no whole number of at least 0.
   """
+  check_whole_number("seed", seed, 0)
   _check_built(keras_model)
   trained = {v.ref() for v in keras_model.trainable_variables}
   place = 0
@@ -190,8 +191,7 @@ def reinitialize(keras_model: tf.keras.Model, seed: int) -> None:
       place += 1
       if value.ref() not in trained:
         continue
-      initializer = type(initializer).from_config(config)
-      drawn = initializer(value.shape, dtype=value.dtype)
+      drawn = type(initializer).from_config(config)(value.shape, dtype=value.dtype)
       if name == "bias" and getattr(module, "unit_forget_bias", False):
         # An LSTM's gates: input, forget, cell, output.
         gates = tf.split(drawn, 4)
