@@ -371,6 +371,17 @@ def test_settings_may_be_numpys_integers():
   assert loop.Settings(np.int64(2), np.int32(1)) == loop.Settings(2, 1)
 
 
+def test_model_in_the_place_of_a_process_is_refused(federation):
+  with pytest.raises(InputError, match=r"process is a Model: .*\.build_fed_avg"):
+    loop.simulate(federation.model, federation.clients, _settings(1))
+
+
+@pytest.mark.parametrize("settings", [{"rounds": 1}, loop.Settings, None])
+def test_other_than_settings_is_refused(notes, federation, settings):
+  with pytest.raises(InputError, match=r"^settings must be tff_algos\.Settings, .*found"):
+    loop.simulate(notes, federation.clients, settings)
+
+
 def test_cohort_larger_than_the_population_is_refused(notes, federation):
   settings = loop.Settings(rounds=1, clients_per_round=7)
   with pytest.raises(ValueError, match="the number of clients"):

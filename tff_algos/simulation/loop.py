@@ -33,7 +33,7 @@ from tff_algos.simulation.client_state_store import ClientStateStore
 from tff_algos.simulation.schedules import Schedule
 from tff_algos.simulation.stopping import StopRule
 from tff_algos.templates.rounds import RoundOutput
-from tff_algos.templates.stateful_process import StatefulProcess
+from tff_algos.templates.stateful_process import StatefulProcess, check_process
 from tff_algos.templates.views import on_device_next
 
 # Of one round: names to numbers that JSON can hold; None: not measured.
@@ -180,13 +180,20 @@ def simulate(
 
   Raises:
     FileNotFoundError: `resume`, and there is no checkpoint.
-    InputError: The cohort is larger than the population, a client has a label for which
-      the model has no output, the checkpoint belongs to another model or algorithm or
-      its run began with another seed or hyper-parameter, a new run's folder holds
-      checkpoints, evaluation does not give what the run is to stop or to keep the best
-      model by, or the process does not take the learning rate schedule.
+    InputError: What is given is no process, no `ClientDirectory` or no `Settings`, the
+      cohort is larger than the population, a client has a label for which the model has
+      no output, the checkpoint belongs to another model or algorithm or its run began
+      with another seed or hyper-parameter, a new run's folder holds checkpoints,
+      evaluation does not give what the run is to stop or to keep the best model by, or
+      the process does not take the learning rate schedule.
     DamagedError: A client's file does not hold what `write_clients` wrote.
   """
+  check_process(process)
+  if not isinstance(settings, Settings):
+    raise InputError(
+      "settings must be tff_algos.Settings, such as Settings(rounds=10, "
+      f"clients_per_round=5); found {settings!r}."
+    )
   for what, wanted in (("stop", settings.stop), ("keep the best model", keep_best)):
     if wanted is not None and evaluate is None:
       raise InputError(f"To {what} by a test metric, say how to evaluate.")

@@ -282,6 +282,16 @@ class StatefulProcess(tff.templates.IterativeProcess):
     return isinstance(client_type, tff.StructType) and len(client_type) == 0
 
 
+def check_process(process: Any) -> None:
+  """Raises `InputError` for what is no process, such as a model."""
+  # By what it has, as another class may do the same.
+  if not hasattr(process, "initialize_client"):
+    raise InputError(
+      f"The process is a {type(process).__name__}: give a StatefulProcess, such as "
+      "tff_algos.build_fed_avg(model) makes of a model."
+    )
+
+
 def _require(condition: bool, what: str, found: Any) -> None:
   if not condition:
     raise ProcessTypeError(f"{what}; found {found}.")
