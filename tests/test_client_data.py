@@ -354,6 +354,16 @@ def test_what_is_no_mapping_of_pairs_is_refused(tmp_path, clients, match):
   assert not list(tmp_path.iterdir())
 
 
+def test_plain_tuple_in_the_place_of_the_spec_is_refused(tmp_path):
+  folder = tmp_path / "clients"
+  with pytest.raises(InputError, match=r"ExampleSpec there is a tuple: give "):
+    client_data.write_clients(str(folder), {"c": _PAIR}, tuple(_SPEC))
+  assert not folder.exists()
+  directory = client_data.write_clients(str(folder), {"c": _PAIR}, _SPEC)
+  with pytest.raises(InputError, match=r"ExampleSpec there is a tuple: give "):
+    directory.examples("c", tuple(_SPEC))
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_inputs_that_are_not_finite_are_refused_with_their_client(tmp_path, dtype, value):

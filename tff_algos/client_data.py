@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from tff_algos import client_arrays, durable_files
 from tff_algos.errors import DamagedError
-from tff_algos.models.functional import ExampleSpec
+from tff_algos.models.functional import ExampleSpec, check_example_spec
 
 _MANIFEST = "clients.json"
 _SUFFIX = ".client"
@@ -283,6 +283,7 @@ class ClientDirectory:
     self, client: str, spec: ExampleSpec
   ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """The client's examples as arrays, x (n, ...) and y (n, ...)."""
+    check_example_spec(spec)
     x, y = read(tf.constant(self.path(client)), spec)
     return x.numpy(), y.numpy()
 
@@ -319,11 +320,13 @@ def write_clients(
     spec: Shape and dtype of one example; arrays of another shape are refused.
 
   Raises:
-    InputError: It is no such mapping, a client's name is no text, a client is empty, an
-      input is NaN or infinite, or an array does not fit `spec`: its shape, or a value
-      that the dtype cannot hold, such as a fraction where the labels are int32.
+    InputError: It is no such mapping, `spec` is no `ExampleSpec`, a client's name is no
+      text, a client is empty, an input is NaN or infinite, or an array does not fit
+      `spec`: its shape, or a value that the dtype cannot hold, such as a fraction where
+      the labels are int32.
     OSError: The disk is full, or fails.
   """
+  check_example_spec(spec)
   client_arrays.check_clients(clients)
   for client, examples in clients.items():
     x, y = client_arrays.pair(owner := f"client {client!r}", examples)

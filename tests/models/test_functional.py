@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import OrderedDict
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tff_algos.algorithms import fed_reg
+from tff_algos.errors import InputError
 from tff_algos.models import functional
 
 _SPEC = functional.ExampleSpec(
@@ -43,6 +45,21 @@ def test_refuses_another_number_of_names(names):
   arrays = np.zeros((2, 3), np.float32), np.zeros(3, np.float32)
   with pytest.raises(ValueError, match=f"2 weight arrays; found {len(names)} names"):
     _model(arrays, names)
+
+
+@pytest.mark.parametrize(
+  "spec, match",
+  [
+    (tuple(_SPEC), r"^In the place of an ExampleSpec there is a tuple: give "),
+    (None, r"^In the place of an ExampleSpec there is a NoneType: give "),
+    (_SPEC._replace(x=[2]), r"^The x of the ExampleSpec is a list: give "),
+    (_SPEC._replace(y=tf.int32), r"^The y of the ExampleSpec is a DType: give "),
+  ],
+)
+def test_other_than_an_example_spec_of_tensor_specs_is_refused(spec, match):
+  model = _model((np.zeros((2, 3), np.float32),), ("a",))
+  with pytest.raises(InputError, match=match):
+    dataclasses.replace(model, example_spec=spec)
 
 
 def test_default_metric_is_the_accuracy():

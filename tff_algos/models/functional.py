@@ -33,6 +33,21 @@ class ExampleSpec(NamedTuple):
   y: tf.TensorSpec
 
 
+def check_example_spec(spec: Any) -> None:
+  """Raises `InputError` unless it is an `ExampleSpec`, and of `tf.TensorSpec`."""
+  if not isinstance(spec, ExampleSpec):
+    raise InputError(
+      f"In the place of an ExampleSpec there is a {type(spec).__name__}: give "
+      "tff_algos.ExampleSpec(x, y), a tf.TensorSpec of an input and one of its label."
+    )
+  for name, part in zip(spec._fields, spec):
+    if not isinstance(part, tf.TensorSpec):
+      raise InputError(
+        f"The {name} of the ExampleSpec is a {type(part).__name__}: give a "
+        "tf.TensorSpec, such as tf.TensorSpec([28, 28, 1], tf.uint8)."
+      )
+
+
 def sparse_cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
   """Cross-entropy in nats of each example: int labels (B,), logits (B, C) -> (B,)."""
   return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
@@ -155,6 +170,7 @@ class Model:
   keras_source: Any = None
 
   def __post_init__(self) -> None:
+    check_example_spec(self.example_spec)
     losses, of_soft_targets = self.example_losses, None
     if losses is sparse_cross_entropy:
       of_soft_targets = soft_cross_entropy
