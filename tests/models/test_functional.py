@@ -54,9 +54,12 @@ def test_refuses_another_number_of_names(names):
     (None, r"^In the place of an ExampleSpec there is a NoneType: give "),
     (_SPEC._replace(x=[2]), r"^The x of the ExampleSpec is a list: give "),
     (_SPEC._replace(y=tf.int32), r"^The y of the ExampleSpec is a DType: give "),
+    (_SPEC._replace(x=tf.TensorSpec([None, 2])), r"shape \(None, 2\), .*the batch dim"),
+    (_SPEC._replace(y=tf.TensorSpec([None])), r"^The y .* \(None,\), but it is of one "),
+    (_SPEC._replace(x=tf.TensorSpec(None)), r"has the shape <unknown>, but it is of one"),
   ],
 )
-def test_other_than_an_example_spec_of_tensor_specs_is_refused(spec, match):
+def test_other_than_the_spec_of_an_example_is_refused(spec, match):
   model = _model((np.zeros((2, 3), np.float32),), ("a",))
   with pytest.raises(InputError, match=match):
     dataclasses.replace(model, example_spec=spec)

@@ -34,7 +34,7 @@ class ExampleSpec(NamedTuple):
 
 
 def check_example_spec(spec: Any) -> None:
-  """Raises `InputError` unless it is an `ExampleSpec`, and of `tf.TensorSpec`."""
+  """Raises `InputError` unless it is an `ExampleSpec`, and of whole shapes."""
   if not isinstance(spec, ExampleSpec):
     raise InputError(
       f"In the place of an ExampleSpec there is a {type(spec).__name__}: give "
@@ -45,6 +45,12 @@ def check_example_spec(spec: Any) -> None:
       raise InputError(
         f"The {name} of the ExampleSpec is a {type(part).__name__}: give a "
         "tf.TensorSpec, such as tf.TensorSpec([28, 28, 1], tf.uint8)."
+      )
+    if not part.shape.is_fully_defined():
+      raise InputError(
+        f"The {name} of the ExampleSpec has the shape {part.shape}, but it is of one "
+        "example, whose sizes are all known: leave the batch dimension, None, out, and "
+        "give a size in the place of any other None."
       )
 
 
