@@ -144,10 +144,13 @@ def test_copies_in_memory_do_not_mix(tmp_path):
   _assert_same(other.examples("c", _SPEC), _examples(4, seed=1))
 
 
-def test_unknown_client_is_a_key_error(tmp_path):
-  directory = client_data.write_clients(str(tmp_path), {"a": _examples(1)}, _SPEC)
+def test_unknown_client_is_refused_and_some_that_there_are_named(tmp_path):
+  clients = {name: _examples(1) for name in "acde"}
+  directory = client_data.write_clients(str(tmp_path), clients, _SPEC)
   for look_up in (directory.path, directory.place):
-    with pytest.raises(KeyError):
+    with pytest.raises(
+      InputError, match=r"^There is no client 'b' in .* 'a', 'c', 'd'\.$"
+    ):
       look_up("b")
 
 

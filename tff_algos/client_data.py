@@ -24,7 +24,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tff_algos import client_arrays, durable_files
-from tff_algos.errors import DamagedError
+from tff_algos.errors import DamagedError, InputError
 from tff_algos.models.functional import ExampleSpec, check_example_spec
 
 _MANIFEST = "clients.json"
@@ -256,12 +256,17 @@ class ClientDirectory:
     """The client's data file.
 
     Raises:
-      KeyError: There is no such client.
+      InputError: There is no such client.
     """
-    return os.path.join(self.folder, _file_name(self._places[client]))
+    return os.path.join(self.folder, _file_name(self.place(client)))
 
   def place(self, client: str) -> int:
-    """The client's position in `ids`."""
+    """The client's position in `ids`; raises `InputError` if there is no such client."""
+    if client not in self._places:
+      raise InputError(
+        f"There is no client {client!r} in {self.folder}: give a name of its ids, such "
+        f"as {', '.join(map(repr, self.ids[:3]))}."
+      )
     return self._places[client]
 
   def check_labels(self, taken: range) -> None:

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tff_algos import client_data
 from tff_algos.algorithms import pfedgp
 from tff_algos.client_work import local_training
+from tff_algos.errors import InputError
 from tff_algos.models import functional
 from tff_algos.simulation import client_evaluation, evaluation, seeds
 
@@ -84,6 +85,12 @@ def test_values_are_numpys_of_each_clients_examples(data, clients):
     loss, accuracy = _means(_weights(), *data[name])
     assert found["loss"][k] == pytest.approx(loss, rel=1e-5)
     assert found["accuracy"][k] == accuracy
+
+
+def test_unknown_client_is_refused(clients):
+  evaluate = client_evaluation.build_client_evaluation(_MODEL)
+  with pytest.raises(InputError, match=r"^There is no client 'client 3' in "):
+    evaluate(_weights(), clients, [_NAMES[0], "client 3"])
 
 
 def test_weighted_by_examples_the_values_are_those_of_all_examples(data, clients):
