@@ -138,6 +138,11 @@ def test_other_elements_are_refused_in_one_sentence(federate, element_spec):
     tff_algos.over_datasets(federate("fedavg", "mlp").process, element_spec)
 
 
+def test_model_in_the_place_of_a_process_is_refused(federate):
+  with pytest.raises(tff_algos.InputError, match=r"process is a Model: "):
+    tff_algos.over_datasets(federate("fedavg", "mlp").problem.model)
+
+
 def test_tffs_own_ways_to_data_sets(federate):
   """A `ClientData`'s computation from ids, and `tf.train.Example`s of a pipeline."""
   files = federate("fedavg", "mlp")

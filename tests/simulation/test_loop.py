@@ -378,7 +378,7 @@ def test_model_in_the_place_of_a_process_is_refused(federation):
 
 @pytest.mark.parametrize("settings", [{"rounds": 1}, loop.Settings, None])
 def test_other_than_settings_is_refused(notes, federation, settings):
-  with pytest.raises(InputError, match=r"^settings must be tff_algos\.Settings, .*found"):
+  with pytest.raises(InputError, match=r"^settings must be a tff_algos\.Settings; found"):
     loop.simulate(notes, federation.clients, settings)
 
 

@@ -272,6 +272,17 @@ def test_model_without_a_prediction_at_each_step_is_refused(tmp_path):
     return tf.keras.Sequential([layers.Input(shape), layers.Dense(num_classes)])
 
   task = _sequence_task(build_keras_model=only_last)
+  with pytest.raises(ValueError, match="for each class, at each step of a sequence"):
+    _load(tmp_path, task, partition="natural", num_clients=None)
+
+  def with_own_loss(keras_model, spec):
+    def loss(y, predictions):
+      del predictions
+      return tf.reduce_sum(tf.cast(y, tf.float32), axis=-1)
+
+    return keras.from_keras(keras_model, spec, loss=loss, metrics={})
+
+  task = task._replace(make_model=with_own_loss)
   with pytest.raises(ValueError, match="for each class, at each of 3 steps"):
     _load(tmp_path, task, partition="natural", num_clients=None)
 

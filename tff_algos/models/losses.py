@@ -77,8 +77,9 @@ def check(model: functional.Model, predictions: Any) -> None:
     advice = "give ExampleSpec the labels that it takes, or pass another loss="
     if takes_logits(loss):
       advice = (
-        "it takes numbers of classes, int32 or int64, of one-hot labels their argmax; "
-        "for others pass a loss= of yours"
+        "it takes numbers of classes, int32 or int64, of one-hot labels their argmax, "
+        "and predictions of one number for each class, at each step of a sequence; for "
+        "others pass a loss= of yours"
       )
     raise InputError(
       f"The loss does not take labels {spec.dtype.name} {_text(y.shape)} with "

@@ -189,11 +189,7 @@ def simulate(
     DamagedError: A client's file does not hold what `write_clients` wrote.
   """
   check_process(process)
-  if not isinstance(settings, Settings):
-    raise InputError(
-      "settings must be tff_algos.Settings, such as Settings(rounds=10, "
-      f"clients_per_round=5); found {settings!r}."
-    )
+  check_is("settings", settings, Settings)
   for what, wanted in (("stop", settings.stop), ("keep the best model", keep_best)):
     if wanted is not None and evaluate is None:
       raise InputError(f"To {what} by a test metric, say how to evaluate.")

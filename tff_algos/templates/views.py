@@ -13,7 +13,7 @@ from tff_algos.errors import InputError
 from tff_algos.models.functional import ExampleSpec
 from tff_algos.templates.client_readings import FromDatasets
 from tff_algos.templates.rounds import RoundOutput
-from tff_algos.templates.stateful_process import StatefulProcess
+from tff_algos.templates.stateful_process import StatefulProcess, check_process
 
 
 class OnDeviceInput(NamedTuple):
@@ -53,6 +53,7 @@ def over_datasets(
     InputError: The elements are not such, or the process is not.
     tf.errors.InvalidArgumentError: In a round, if a label is none that the model takes.
   """
+  check_process(process)
   if process.model is None:
     raise InputError("This process says nothing of its model: give one of our builders'.")
   model = process.model
