@@ -648,6 +648,22 @@ def test_refuses_a_data_set_of_other_elements(change):
     total(change(dataset))
 
 
+def test_takes_a_data_set_of_named_tuples():
+  """Whose fields stand in another order than a mapping's keys would."""
+  named = collections.namedtuple("named", ["label", "image"])
+  t = tff.StructWithPythonType([("label", np.int32), ("image", np.float32)], named)
+
+  @tff.tensorflow.computation(tff.SequenceType(t))
+  def total(examples):
+    return examples.reduce(np.int32(0), lambda sum_, example: sum_ + example.label)
+
+  columns = np.arange(4, dtype="i"), np.ones(4, "f")
+  dataset = tf.data.Dataset.from_tensor_slices(named(*columns))
+  assert total(dataset) == 6
+  with pytest.raises(TypeError, match="<label=int32,image=float32>; found"):
+    total(dataset.map(lambda example: named(example.image, example.label)))
+
+
 def test_refuses_to_return_a_data_set():
   count = tff.tensorflow.computation(lambda n: tf.data.Dataset.range(n), np.int64)
   with pytest.raises(errors.UnsupportedComputationError, match="returns no data sets"):

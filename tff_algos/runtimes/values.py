@@ -74,8 +74,10 @@ def _element_specs(t: tff.Type) -> Any:
   if not isinstance(t, tff.StructType):
     return specs_of(t)
   elements = [(name, _element_specs(e)) for name, e in tff.structure.iter_elements(t)]
-  is_named = all(name for name, _ in elements)
-  return dict(elements) if is_named else [specs for _, specs in elements]
+  # A mapping flattens by its keys, a named tuple in the order of its fields.
+  kind = t.python_container or dict
+  is_mapping = issubclass(kind, Mapping) and all(name for name, _ in elements)
+  return dict(elements) if is_mapping else [specs for _, specs in elements]
 
 
 def _variant(value: Any, t: tff.SequenceType, wanted: list[tf.TensorSpec]) -> Any:
