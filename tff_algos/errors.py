@@ -30,6 +30,11 @@ class WorkerLostError(RuntimeError):
   """The worker, or every worker, did not start or died too often; not retried."""
 
 
+def first_line(error: BaseException) -> str:
+  """What an error says first; its type where it says nothing."""
+  return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def check_whole_number(name: str, value: Any, low: int) -> None:
   """Raises `InputError` unless the value is an integer of at least `low`, and no bool."""
   if isinstance(value, bool) or not isinstance(value, numbers.Integral):

@@ -92,6 +92,26 @@ def test_labels_that_are_no_classes_are_refused(y):
     _convert(3, y)
 
 
+def _silent(y, predictions):
+  raise ValueError
+
+
+def test_loss_or_metric_whose_error_says_nothing_is_refused_by_its_type():
+  with pytest.raises(InputError, match=r"does not take labels .*\(ValueError\)"):
+    _convert(3, _CLASS, loss=_silent)
+  with pytest.raises(InputError, match=r"'off' does not take .*\(ValueError\)"):
+    _evaluate(_convert(3, _CLASS, metrics=dict(off=_silent)))
+
+
+def test_loss_of_half_precision_is_taken():
+  def loss(y, predictions):
+    return tf.cast(functional.sparse_cross_entropy(y, predictions), tf.bfloat16)
+
+  with warnings.catch_warnings():
+    warnings.simplefilter("error", InputWarning)
+    _convert(3, _CLASS, loss=loss)
+
+
 def test_loss_that_is_no_function_is_refused():
   with pytest.raises(InputError, match="loss= must be a function"):
     _convert(3, _CLASS, loss="mse")

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_algos import graphs
-from tff_algos.errors import InputError, InputWarning, check_whole_number
+from tff_algos.errors import InputError, InputWarning, check_whole_number, first_line
 from tff_algos.models import functional, losses
 from tff_algos.models.to_keras import KerasSource
 
@@ -370,10 +370,9 @@ def _trace(model: functional.Model, name: str, *, training: bool) -> Any:
       "cannot be averaged over clients: use layers without moving statistics."
     ) from error
   except (ValueError, TypeError) as error:
-    reason = str(error).strip().splitlines()[0]
     raise InputError(
       f"The Keras model {name!r} does not take examples of shape "
-      f"{tuple(spec.shape)}: {reason}"
+      f"{tuple(spec.shape)}: {first_line(error)}"
     ) from error
 
 

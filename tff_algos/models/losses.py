@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tff_algos.errors import InputError, InputWarning
+from tff_algos.errors import InputError, InputWarning, first_line
 from tff_algos.models import functional
 
 _OURS = (functional.sparse_cross_entropy, functional.sequence_cross_entropy)
@@ -73,7 +73,6 @@ def check(model: functional.Model, predictions: Any) -> None:
   except (ValueError, TypeError) as error:
     if isinstance(error, InputError):
       raise
-    reason = str(error).strip().splitlines()[0]
     advice = "give ExampleSpec the labels that it takes, or pass another loss="
     if takes_logits(loss):
       advice = (
@@ -83,7 +82,7 @@ def check(model: functional.Model, predictions: Any) -> None:
       )
     raise InputError(
       f"The loss does not take labels {spec.dtype.name} {_text(y.shape)} with "
-      f"predictions {_shapes(predicted)}: {advice} ({reason})."
+      f"predictions {_shapes(predicted)}: {advice} ({first_line(error)})."
     ) from error
   shape = getattr(traced.structured_outputs, "shape", None)
   # A length that is known is not that of the batch.
@@ -116,9 +115,8 @@ def _depends_on_others(model: functional.Model, predicted: Any) -> bool:
   made = tf.nest.map_structure(lambda v: some(v.dtype, v.shape[1:]), predicted)
   try:
     together = np.asarray(model.example_losses(y, made), np.float64)
-    found = np.concatenate(
-      [model.example_losses(one_y, one_made) for one_y, one_made in _split((y, made))]
-    )
+    alone = [model.example_losses(*row) for row in _split((y, made))]
+    found = np.concatenate([np.asarray(value, np.float64) for value in alone])
   except Exception:  # Whatever a loss of the user's does with labels that are none.
     return False
   is_same = together.shape == found.shape and np.allclose(

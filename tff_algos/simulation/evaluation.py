@@ -13,7 +13,7 @@ import tensorflow as tf
 from numpy.typing import ArrayLike, NDArray
 
 from tff_algos import client_arrays
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, first_line
 from tff_algos.models import losses
 from tff_algos.models.functional import MetricValue, Model, Weights, check_weights
 
@@ -77,10 +77,9 @@ def _of_metric(
   try:
     value = metric(y, predictions)
   except (TypeError, ValueError) as error:
-    reason = str(error).strip().splitlines()[0]
     raise InputError(
       f"Metric {name!r} does not take these labels and predictions: pass metrics= that "
-      f"do, or metrics={{}} for the loss alone ({reason})."
+      f"do, or metrics={{}} for the loss alone ({first_line(error)})."
     ) from error
   return losses.one_each(f"metric {name!r}", value, y, predictions)
 
