@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Optional, Union, get_args, get_origin, get_type_hints
 
 from absl import flags
@@ -247,9 +247,12 @@ def make_config(
     target_accuracy=None if algorithm_row.is_personal else row.target_accuracy,
   )
   if held is not None:
-    dropped = (
-      OF_A_RUNTIME if given.get("runtime") not in (None, held.get("runtime")) else ()
-    )
+    before = held.get("runtime", Config.runtime)
+    dropped: Collection[str] = ()
+    if given.get("runtime", before) != before:
+      dropped = OF_A_RUNTIME
+    elif before != "in_process":  # Older versions took them with any, and used neither.
+      dropped = ("threads", "devices")
     known = set(field_names()).difference(dropped)
     defaults.update((k, v) for k, v in held.items() if k in known)
     given["hparams"] = {**defaults.get("hparams", {}), **given.get("hparams", {})}

@@ -123,6 +123,17 @@ def test_another_runtime_leaves_the_settings_of_the_first():
   assert _make(held=held).workers == _make(held=held, runtime="dask").workers == 3
 
 
+def test_what_an_older_run_was_given_besides_its_runtime_is_left_out():
+  """Else it could not be gone on with: there is no flag that takes it away."""
+  unused = {"threads": 2, "devices": ["CPU:0"]}
+  for runtime in ("dask", "local_worker"):
+    made = _make(held={"runtime": runtime, **unused})
+    assert (made.runtime, made.threads, made.devices) == (runtime, None, None)
+    assert _make(held={"runtime": runtime, **unused}, threads=3).threads == 3
+  for held in (unused, {"runtime": "in_process", **unused}):
+    assert _make(held=held).threads == 2
+
+
 @pytest.mark.parametrize(
   "given, said",
   [
