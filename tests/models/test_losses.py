@@ -112,6 +112,19 @@ def test_loss_of_half_precision_is_taken():
     _convert(3, _CLASS, loss=loss)
 
 
+@pytest.mark.parametrize("kind", [tf.constant, tf.Variable])
+def test_loss_with_a_tensor_from_outside_is_refused(kind):
+  """TFF would tell of capturing an EagerTensor, when a process is made."""
+  class_weights = [1.0, 2.0, 3.0]
+
+  def weighted(own):
+    return lambda y, p: tf.gather(own, y) * functional.sparse_cross_entropy(y, p)
+
+  with pytest.raises(InputError, match=r"from outside.* make it a NumPy array"):
+    _convert(3, _CLASS, loss=weighted(kind(class_weights)))
+  _convert(3, _CLASS, loss=weighted(np.array(class_weights, "f")))
+
+
 def test_loss_that_is_no_function_is_refused():
   with pytest.raises(InputError, match="loss= must be a function"):
     _convert(3, _CLASS, loss="mse")

@@ -84,6 +84,11 @@ def check(model: functional.Model, predictions: Any) -> None:
       f"The loss does not take labels {spec.dtype.name} {_text(y.shape)} with "
       f"predictions {_shapes(predicted)}: {advice} ({first_line(error)})."
     ) from error
+  if any(tf.is_tensor(t) and hasattr(t, "numpy") for t in traced.captured_inputs):
+    raise InputError(
+      "The loss uses a tensor or a variable from outside, which TFF cannot take along: "
+      "make it a NumPy array."
+    )
   shape = getattr(traced.structured_outputs, "shape", None)
   # A length that is known is not that of the batch.
   if shape is None or (shape.rank is not None and shape.as_list() != [None]):
