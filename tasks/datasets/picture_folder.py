@@ -149,7 +149,8 @@ def _fingerprint(folder: pathlib.Path) -> str:
 
 
 def _check_name(file: os.DirEntry[str]) -> None:
-  if file.name.lower().endswith(_OTHER_PICTURES):
+  # A Mac leaves a hidden ._x.gif beside, or after, x.gif.
+  if file.name.lower().endswith(_OTHER_PICTURES) and not file.name.startswith("."):
     raise InputError(
       f"{ascii(file.path)[1:-1]} is none of the pictures that are read, "
       f"{', '.join(_SUFFIXES)}: convert it to one of them, or move it away."

@@ -636,6 +636,13 @@ def test_picture_folder_leaves_no_picture_out(folder, name):
     picture_folder.load(folder)
 
 
+def test_picture_folder_leaves_out_what_is_hidden(folder):
+  """As the file in which a Mac keeps what it knows of a picture that is gone."""
+  before = len(picture_folder.load(folder).train_y)
+  (folder / "train/bee/._3.gif").write_bytes(b"of a Mac")
+  assert len(picture_folder.load(folder).train_y) == before
+
+
 @pytest.mark.parametrize("place", ["train/ant/2.png", "train/ant"])
 def test_picture_folder_names_what_is_not_utf_8(folder, place):
   for split in ("train", "test"):
