@@ -182,6 +182,7 @@ def test_other_than_the_models_weights_is_refused():
   x, y = np.zeros([2, 2, 3], np.uint8), np.zeros(2, np.int32)
   evaluate = evaluation.build_evaluation(model, x, y)
   evaluate(both.trainable)
+  assert evaluate(w for w in _weights()) == evaluate(_weights())
   for other in (both, _weights()[:1], 3):
     with pytest.raises(errors.InputError, match=r"give .*\(state\)\.trainable"):
       evaluate(other)

@@ -222,10 +222,15 @@ class Model:
     return range(lowest, predictions.shape[-1])
 
 
-def check_weights(model: Model, weights: Any) -> None:
-  """Raises `InputError` unless these are as many, and of the shapes, as the model's."""
+def check_weights(model: Model, weights: Any) -> Weights:
+  """The weights; raises `InputError` unless number and shapes are those of the model's.
+
+  What can be gone through once, as a generator, is spent then: go on with the result.
+  """
+  found: Weights = ()
   try:
-    shapes = [tuple(np.shape(w)) for w in weights]
+    found = tuple(weights)
+    shapes = [tuple(np.shape(w)) for w in found]
   except (TypeError, ValueError):  # Such as a server's state, or both kinds of weights.
     shapes = None
   if shapes != [tuple(w.shape) for w in model.initial_weights]:
@@ -233,3 +238,4 @@ def check_weights(model: Model, weights: Any) -> None:
       "These are not weights of the model: their number or shapes differ from those of "
       "its initial_weights; give process.get_model_weights(state).trainable."
     )
+  return found

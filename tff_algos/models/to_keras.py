@@ -66,7 +66,7 @@ def to_keras(model: functional.Model, weights: functional.Weights) -> tf.keras.M
       "This Model was not made by from_keras, so there is no Keras model to put its "
       "weights into: make it by from_keras."
     )
-  functional.check_weights(model, weights)
+  weights = functional.check_weights(model, weights)
   values = {ref: np.asarray(value) for ref, value in source.constants.items()}
   values.update((v.ref(), np.asarray(w)) for v, w in zip(source.trainable, weights))
   spec = model.example_spec.x

@@ -121,8 +121,7 @@ def build_client_evaluation(
     weights: Weights, clients: ClientDirectory, ids: Sequence[str]
   ) -> ClientValues:
     client_files.check_example(clients, model)
-    check_weights(model, weights)
-    tensors = tuple(tf.constant(w) for w in weights)
+    tensors = tuple(map(tf.constant, check_weights(model, weights)))
 
     def totals_of(client: str) -> dict[str, NDArray[np.float64]]:
       words = seeds.sequence(shuffled_by, "personalization", clients.place(client))

@@ -107,8 +107,7 @@ def build_means(model: Model) -> Callable[..., OrderedDict[str, float]]:
   def means(
     weights: Weights, x: NDArray[Any], y: NDArray[Any]
   ) -> OrderedDict[str, float]:
-    check_weights(model, weights)
-    tensors = tuple(tf.constant(w) for w in weights)
+    tensors = tuple(map(tf.constant, check_weights(model, weights)))
 
     def totals_from(start: int) -> dict[str, NDArray[Any]]:
       stop = start + _BATCH
