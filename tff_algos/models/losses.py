@@ -97,7 +97,8 @@ def check(model: functional.Model, predictions: Any) -> None:
     warnings.warn(
       f"Of labels {_text(y.shape)} and predictions {_shapes(predicted)} the loss makes "
       "numbers that change with the other examples of a batch, as where one is spread "
-      "over the other: give ExampleSpec labels of the predictions' shape.",
+      "over the other: unless that is meant, give ExampleSpec labels of the predictions' "
+      "shape.",
       InputWarning,
       stacklevel=3,
     )
