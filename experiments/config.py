@@ -167,6 +167,7 @@ def check_held(held: Mapping[str, Any], file: str) -> None:
   Raises:
     InputError: A value is none that this program writes.
   """
+  _check_type(f"{file}: flags", held, Mapping)
   for name, kind in get_type_hints(Config).items():
     is_older = (name, held.get(name)) == ("workers", [])  # Of runs without any.
     if name in held and not is_older:

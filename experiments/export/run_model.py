@@ -68,9 +68,9 @@ def config_of(
   """
   manifest = read_manifest(run_dir, _ADVICE)
   flags: Mapping[str, Any] = manifest.get("flags", {})
+  check_held(flags, os.path.join(run_dir, CONFIG))
   if not {"algorithm", "task"} <= set(flags):
     raise InputError(f"{run_dir} holds no run of train.py: {_ADVICE}.")
-  check_held(flags, os.path.join(run_dir, CONFIG))
   config = make_config(
     flags["algorithm"],
     flags["task"],

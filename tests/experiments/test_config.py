@@ -228,6 +228,12 @@ def test_a_setting_of_another_type_in_a_runs_file_is_named(changed, said):
   assert str(caught.value) == f"a/config.json: {said}: correct it in the file."
 
 
+@pytest.mark.parametrize("held", [None, [], "fedavg"])
+def test_other_than_settings_in_a_runs_file_is_named(held):
+  with pytest.raises(InputError, match=r"^a/config\.json: flags must be an object"):
+    config.check_held(held, "a/config.json")
+
+
 def test_settings_that_a_run_has_written_pass():
   hparams = {"epochs": 2, "learning_rate": 1, "batch_size": None, "of_another": "a"}
   made = _make(hparams=hparams, dropout=0, devices=["CPU:0"], norm_limit=3.0)
