@@ -16,7 +16,7 @@ from tensorflow.lite.python.convert_phase import ConverterError
 
 from experiments.export import keras_files, signatures
 from tasks.models.group_norm import GroupNorm
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, first_line
 
 # Stored inputs (n, ...) -> logits (n, ...).
 Predict = Callable[[np.ndarray], np.ndarray]
@@ -87,7 +87,7 @@ def _write_tflite_training(keras_model: tf.keras.Model, path: str) -> None:
 
 
 def _refused(name: str, other: str, error: Exception) -> InputError:
-  reason = str(error).strip().splitlines()[0][:200]
+  reason = first_line(error)[:200]
   return InputError(
     f"TensorFlow Lite cannot hold this model ({reason}): choose --format={other}, not "
     f"{name}."

@@ -19,7 +19,7 @@ from tasks import registry as tasks_registry
 from tasks.registry import LoadedTask
 from tff_algos import to_keras
 from tff_algos.algorithms import registry as algorithms_registry
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, first_line
 from tff_algos.models.functional import Model, Weights
 from tff_algos.runtimes import runtime as runtimes
 from tff_algos.simulation import checkpoints
@@ -183,7 +183,7 @@ def _open(path: str) -> tf.keras.Model:
   try:
     return tf.keras.models.load_model(path, compile=False)
   except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-    reason = str(error).strip().splitlines()[0]
+    reason = first_line(error)
     raise InputError(
       f"{path} cannot be opened ({reason}): remove it, so that the checkpoint is taken."
     ) from error

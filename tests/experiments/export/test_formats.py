@@ -206,9 +206,6 @@ def test_functions_and_operations_that_keras_knows_are_saved(tmp_path):
   np.testing.assert_allclose(found, network(inputs), rtol=1e-6)
 
 
-# --- The comparison ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
   "ends, found",
   [
@@ -230,6 +227,9 @@ def test_exports_of_probabilities_are_spoken_of(
     program.run(program.Request("run", name, out, False, None, None))
     said = capsys.readouterr().err
     assert (f"The model ends in a {found}, but" in said) if is_told else not said
+
+
+# --- The comparison ---------------------------------------------------------------------
 
 
 def test_a_difference_is_measured_in_the_largest_logit():
