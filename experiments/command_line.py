@@ -118,6 +118,16 @@ def _end(error: Exception) -> NoReturn:
   sys.exit(1)
 
 
+_format_with_source = warnings.formatwarning
+
+
+def _format_warning(message, category, *source, **more) -> str:
+  """The sentence alone of what was given: where our code says it is nothing to a user."""
+  if issubclass(category, InputWarning):
+    return f"Warning: {message}\n"
+  return _format_with_source(message, category, *source, **more)
+
+
 def start(
   main: Callable[[], object],
   parse: Callable[[Sequence[str]], list[str]] = parse_flags,
@@ -150,6 +160,7 @@ def start(
       logging.set_verbosity(logging.WARNING)
     # Of warnings, `preflight` silences libraries' for programs; these are the user's.
     warnings.filterwarnings("default", category=InputWarning)
+    warnings.formatwarning = _format_warning
     try:
       return main()
     except BrokenPipeError:  # `--list | head`: the reader has seen enough.
