@@ -1,4 +1,4 @@
-"""What makes curves readable: running means, and a closer look at their ends."""
+"""What makes curves readable: running means, a closer look at their ends, round ticks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 import statistics
 from collections.abc import Sequence
 from typing import Any
+
+from matplotlib.ticker import MaxNLocator
 
 #: What of accuracy a closer look shows, in points below the highest: one point in fifteen
 #: is seen, which in 0 to 100 % it is not.
@@ -44,3 +46,10 @@ def look_closer(
   axes.set_ylim(bottom - room, top + room)
   if end > start:
     axes.set_xlim(start, end + 0.03 * (end - start))
+
+
+def mark_rounds(axes: Any, last: float) -> None:
+  """Ticks a frame at round numbers, and at none behind the last round."""
+  low, high = axes.get_xlim()
+  ticks = MaxNLocator(integer=True, steps=[1, 2, 5, 10]).tick_values(low, high)
+  axes.set_xticks([t for t in ticks if low <= t <= min(last, high)])

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
-from experiments.curves import look_closer, running_mean
+from experiments.curves import look_closer, mark_rounds, running_mean
 from experiments.line_styles import line_style
 from experiments.tables.measures import Curve, by_round, deviation
 from tff_algos import durable_files
@@ -133,7 +132,7 @@ def draw_figure(
       if kind == 1:
         look_closer(axes, [*drawn, *_draw_papers(axes, lines)])
       axes.set(title=panel, xlabel="round", ylabel=what)
-      axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+      mark_rounds(axes, max((t for rounds, _ in drawn for t in rounds), default=0))
       axes.grid(alpha=0.3)
       if kind == 0:
         if any(line.paper is not None for line in lines):

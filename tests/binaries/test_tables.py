@@ -16,7 +16,7 @@ def _program(*words: str) -> subprocess.CompletedProcess:
 @pytest.mark.parametrize(
   "words, said",
   [
-    (["--table=9"], "There is no table 9 here: the tables are 1, 2, 3, 4."),
+    (["--table=9"], "There is no table 9 here: the tables are 1, 2, 2_beside, 3, 4."),
     ([], "Say which by --table or --figure; --list shows what there is."),
     (["--table=1", "--data_dirs=svhn"], "must be like cifar10=DIR,har=DIR"),
     (["--table=1", "--data_dirs=svhn=/absent"], "there is no folder /absent"),

@@ -40,3 +40,18 @@ def test_a_flat_line_and_none_have_a_frame():
   assert _limits(([1, 2], [50, 50]))[1] == (48.95, 50.05)
   assert _limits(([3], [50.0]))[1] == (48.95, 50.05)
   assert _limits(([1], [math.inf])) == _limits()
+
+
+def test_ticks_are_round_and_not_behind_the_last_round():
+  axes = Figure().subplots()
+  axes.set_xlim(55, 109)  # Behind it stand the papers' points.
+  curves.mark_rounds(axes, 100)
+  assert list(axes.get_xticks()) == [60, 70, 80, 90, 100]
+  assert axes.get_xlim() == (55, 109)
+
+
+def test_ticks_of_few_rounds_are_whole():
+  axes = Figure().subplots()
+  axes.set_xlim(0.9, 3.1)
+  curves.mark_rounds(axes, 3)
+  assert list(axes.get_xticks()) == [1, 2, 3]
