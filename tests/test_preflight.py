@@ -408,6 +408,10 @@ process = registry.get("fedavg").builder(model, hparams)
 with tff_algos.create_runtime():
   settings = tff_algos.Settings(rounds=3, clients_per_round=2)
   print(tff_algos.simulate(process, clients, settings).records[-1]["train_loss"])
+# What TFF's import leaves out is there for whoever asks.
+assert "tensorflow_probability.python" not in sys.modules
+import tensorflow_probability as tfp
+assert abs(tfp.distributions.Normal(0.0, 2.0).prob(0.0) - 0.19947) < 1e-5
 """
   done = _run(sys.executable, "-c", code)
   assert done.returncode == 0, done.stderr
