@@ -48,7 +48,7 @@ _LONG = (
 )
 
 
-_ALGORITHM = r"(?:fed[a-z]+(?:_dpsgd|_mg)?|scaffold|twafl|tefl|afl|sgd|dpsgd)"
+_ALGORITHM = r"(?:p?fed[a-z]+(?:_dpsgd|_mg)?|scaffold|twafl|tefl|afl|sgd|dpsgd)"
 
 
 class _Scheduling(LoadFileScheduling):
@@ -80,18 +80,23 @@ class _Scheduling(LoadFileScheduling):
 
 
 def pytest_collection_finish() -> None:
-  """What was imported is not garbage, and half of what there is to look at."""
+  """Looking for garbage takes a tenth of all the tests' time: below it is done rarely."""
   gc.collect()
   gc.freeze()
-  # Closing a runtime would look for it each time, a tenth of all the tests' time: below
-  # that is done between modules.
+  gc.disable()
+  # Closing a runtime would look for it each time.
   if runtime := sys.modules.get("tff_algos.runtimes.runtime"):
     runtime.gc = types.SimpleNamespace(collect=lambda: 0)
 
 
+def pytest_sessionfinish() -> None:
+  """Nor is it looked for when Python ends, which would take ten seconds."""
+  gc.freeze()
+
+
 # Beyond so many bytes more than after the last time, what is garbage is given back: to
 # the system too, for what TensorFlow frees stays with the process.
-_MOST_GARBAGE = 400 * 2**20
+_MOST_GARBAGE = 800 * 2**20
 _held = 0
 
 
@@ -101,11 +106,8 @@ def _resident() -> int:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(item, nextitem) -> None:
-  """Between modules, when the fixtures of the one before are gone."""
+def pytest_runtest_teardown() -> None:
   global _held
-  if nextitem is not None and nextitem.path == item.path:
-    return
   if _resident() > _held + _MOST_GARBAGE:
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)

@@ -89,6 +89,7 @@ _SERVER = """
 
   gc.collect()
   gc.freeze()  # Or each fork would copy what it only looks at.
+  gc.disable()
   answers = os.fdopen(os.dup(1), "w")
   for line in sys.stdin:
     request = json.loads(line)

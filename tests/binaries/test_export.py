@@ -128,6 +128,7 @@ def test_every_format_gives_the_runs_accuracy_on_raw_pictures(trained, export, t
   }
 
 
+@pytest.mark.thorough
 def test_the_best_round_is_another_model(trained, export, tmp_path):
   expected = _accuracy(trained.run_dir, best=True)
   assert expected > _accuracy(trained.run_dir, best=False)

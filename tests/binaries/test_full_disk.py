@@ -70,14 +70,21 @@ def _assert_is_one_sentence(done: Done, path: object, reason: str) -> None:
 @pytest.mark.parametrize(
   "before, name, reason, rounds",
   [
-    (
+    pytest.param(
       _at_sync("server.npz", 2, "ENOSPC"),
       "checkpoints/round_0000002/server.npz",
       "No space left on device",
       [1],
+      marks=pytest.mark.thorough,
     ),
     (_IN_SQLITE, "checkpoints/client_states.sqlite", "No space left on device", []),
-    (_at_sync("metrics.csv", 1, "EDQUOT"), "metrics.csv", "Disk quota exceeded", [2, 3]),
+    pytest.param(
+      _at_sync("metrics.csv", 1, "EDQUOT"),
+      "metrics.csv",
+      "Disk quota exceeded",
+      [2, 3],
+      marks=pytest.mark.thorough,
+    ),
     pytest.param(
       _at_sync("summary.json.unfinished", 1, "EROFS"),
       "summary.json",

@@ -73,9 +73,12 @@ def _times(folder: pathlib.Path) -> dict[pathlib.Path, int]:
     # As `timeout` and `uv run` do: to the program, and then to its whole group.
     pytest.param(f"{_STOP}; os.killpg(0, signal.SIGTERM)", marks=pytest.mark.thorough),
     # The second where the rounds have ended and the summary is not written yet.
-    f"{_STOP}; progress._SAME_SIGNAL_SECONDS = 60; from experiments.export import "
-    "keras_files as files; keep = files.keep; "
-    f"files.keep = lambda *given: ({_STOP}, keep(*given))",
+    pytest.param(
+      f"{_STOP}; progress._SAME_SIGNAL_SECONDS = 60; from experiments.export import "
+      "keras_files as files; keep = files.keep; "
+      f"files.keep = lambda *given: ({_STOP}, keep(*given))",
+      marks=pytest.mark.thorough,
+    ),
   ],
   ids=["Ctrl-C", "SIGTERM twice", "SIGTERM again at the end"],
 )
@@ -439,6 +442,7 @@ def test_client_file_that_breaks_in_a_run_ends_it_with_one_sentence(
   _break_a_file(run_forked, tmp_path, *flags)
 
 
+@pytest.mark.thorough
 def test_run_that_a_broken_client_file_ended_is_gone_on_with(run_forked, tmp_path):
   """From its last round, which was no checkpoint's turn; the file is made anew."""
   _break_a_file(run_forked, tmp_path)

@@ -109,17 +109,19 @@ def _random_weights(numpy_model) -> list:
   return [0.5 * rng.normal(size=w.shape) for w in numpy_model.initial()]
 
 
-def _float_inputs(rng, num_examples: int) -> np.ndarray:
+# Inputs that have this added are disturbed in training; all others are below its half.
+_NOISY = 64.0
+
+
+def _float_inputs(rng, num_examples: int, noisy: bool) -> np.ndarray:
   x = rng.normal(size=(num_examples, 4)) + 0.5 * rng.normal(size=4)
-  return x.astype(np.float32)
+  # Without the digits that the sum has no place for.
+  x = np.round(x * 2**16) / 2**16
+  return (x + (_NOISY if noisy else 0)).astype(np.float32)
 
 
 def _labels(rng, num_examples: int, dtype) -> np.ndarray:
   return rng.integers(0, 3, num_examples).astype(dtype)
-
-
-# Inputs that have this added are disturbed in training; all others are below its half.
-_NOISY = 64.0
 
 
 def _disturbed(x, training, seed):
@@ -133,10 +135,7 @@ def _disturbed(x, training, seed):
 
 
 def _linear(noisy: bool = False):
-  """The quadratic: linear regression, float labels; noisy: the inputs are disturbed.
-
-  Both have the same model, so that a process of one is a process of the other.
-  """
+  """The quadratic: linear regression, float labels; noisy: the inputs are disturbed."""
   numpy_model = replay.LinearRegression(4)
 
   def predict(weights, x, training, seed):
@@ -154,9 +153,7 @@ def _linear(noisy: bool = False):
   clients = {}
   for client, n in enumerate(SIZES):
     rng = np.random.default_rng(client)
-    # Without the digits that the sum has no place for.
-    x = np.round(_float_inputs(rng, n) * 2**16) / 2**16
-    x = (x + (_NOISY if noisy else 0)).astype(np.float32)
+    x = _float_inputs(rng, n, noisy)
     clients[client] = x, rng.normal(size=n).astype(np.float32)
   return model, None if noisy else numpy_model, clients
 
@@ -184,18 +181,16 @@ def _mlp(noisy: bool = False):
   numpy_model = replay.Mlp(4, 5, 3)
 
   def predict(weights, x, training, seed):
-    if noisy:
-      x = _disturbed(x, training, seed)
     w1, b1, w2, b2 = weights
-    return tf.matmul(tf.tanh(tf.matmul(x, w1) + b1), w2) + b2
+    hidden = tf.tanh(tf.matmul(_disturbed(x, training, seed), w1) + b1)
+    return tf.matmul(hidden, w2) + b2
 
   spec = tf.TensorSpec([4], tf.float32)
   model = _model(_random_weights(numpy_model), spec, tf.int64, predict)
   clients = {}
   for client, n in enumerate(SIZES):
     rng = np.random.default_rng(20 + client)
-    x = _float_inputs(rng, n) + np.float32(_NOISY if noisy else 0)
-    clients[client] = x, _labels(rng, n, np.int64)
+    clients[client] = _float_inputs(rng, n, noisy), _labels(rng, n, np.int64)
   return model, None if noisy else numpy_model, clients
 
 
@@ -209,8 +204,8 @@ _MAKERS = {
 
 REPLAYED = ("linear", "softmax", "mlp")
 
-# Problems that have the model of another one.
-MODEL_OF = {"noisy": "linear"}
+# Problems that have the model of another one: a process of it is a process of theirs.
+MODEL_OF = {"noisy": "linear", "noisy_mlp": "mlp"}
 
 # What takes the place of a quadratic for an algorithm whose labels must be classes.
 OF_CLASSES = {"linear": "mlp", "noisy": "noisy_mlp"}

@@ -38,7 +38,7 @@ def test_clipping_is_of_the_models_part(federate, problem_of, name):
   norm = 1e-3
   mean = tff.aggregators.MeanFactory(no_nan_division=True)
   clipping = tff.aggregators.clipping_factory(norm, mean)
-  clipped = federation_with(name, problem_of("linear"), model_aggregator=clipping)
+  clipped = federation_with(name, problem_of("mlp"), model_aggregator=clipping)
   plain = federate(name)
   start = plain.weights
   clipped.round([0, 1, 2])
@@ -70,7 +70,7 @@ def test_row_says_whether_it_takes_one(name):
 def test_median_of_one_client_is_its_update(federate, problem_of, name):
   """As the mean of one is; and so is that of three when two of them are not finite."""
   factory = table.make("median", clients_per_round=1)
-  problem = problem_of(driver.problem_for(name, "linear"))
+  problem = problem_of("mlp")
   median = federation_with(name, problem, model_aggregator=factory)
   plain = federate(name, seed=median.seed)
   for clients, spoilt in (((1,), {}), ((0, 1, 2), {0: "nan", 2: "inf"})):
@@ -79,11 +79,18 @@ def test_median_of_one_client_is_its_update(federate, problem_of, name):
     driver.assert_within_rounding(median.weights, plain.weights, f"clients {clients}")
 
 
-@pytest.mark.parametrize("spec", [*table.AGGREGATORS])
+@pytest.mark.parametrize(
+  "spec",
+  [
+    # `test_secure_sums.py` is about it.
+    pytest.param(spec, marks=_THOROUGH) if spec == "secure_sum" else spec
+    for spec in table.AGGREGATORS
+  ],
+)
 def test_every_aggregator_of_the_table_makes_rounds(problem_of, spec):
   words = {"dp": "dp:noise_multiplier=1e-3", "trimmed_mean": "trimmed_mean:share=0.3"}
   factory = table.make(words.get(spec, spec), clients_per_round=3)
-  federation = federation_with("fedavg", problem_of("linear"), model_aggregator=factory)
+  federation = federation_with("fedavg", problem_of("mlp"), model_aggregator=factory)
   start = federation.weights
   federation.round([0, 1, 2]).round([2, 3, 4])
   assert all(np.isfinite(w).all() for w in federation.weights)
@@ -95,4 +102,4 @@ def test_every_aggregator_of_the_table_makes_rounds(problem_of, spec):
 def test_what_does_not_sum_is_refused_in_one_sentence(problem_of, name):
   with pytest.raises(ValueError, match=r"^sum_factory must sum [^\n]*\.$"):
     mean = tff.learning.robust_aggregator()
-    federation_with(name, problem_of("linear"), sum_factory=mean)
+    federation_with(name, problem_of("mlp"), sum_factory=mean)

@@ -111,7 +111,7 @@ def build_anew(in_process, problem_of):
       else:
         known["model_aggregator"] = HalvedMean()
       hparams = driver.hparams_of(name, **halved(name))
-      problem = problem_of(driver.problem_for(name, "noisy"))
+      problem = problem_of("noisy_mlp")
       made[name] = row.builder(problem.model, hparams, **known)
     return made[name]
 
@@ -125,7 +125,7 @@ def test_it_starts_at_the_models_weights_and_the_given_hparams(
   process, hparams = build_anew(name), driver.hparams_of(name, **halved(name))
   state = process.initialize()
   weights = process.get_model_weights(state)
-  problem = problem_of(driver.problem_for(name, "noisy"))
+  problem = problem_of("noisy_mlp")
   driver.assert_same(weights.trainable, problem.model.initial_weights)
   assert weights.non_trainable == ()
   tunables = [f.name for f in dataclasses.fields(hparams) if f.metadata["tunable"]]
@@ -143,7 +143,7 @@ def test_it_starts_at_the_models_weights_and_the_given_hparams(
 def test_its_rounds_are_the_same_until_its_aggregator_is_another(
   build_anew, federate, name
 ):
-  untouched, tuned = federate(name, "noisy"), federate(name, "noisy")
+  untouched, tuned = federate(name, "noisy_mlp"), federate(name, "noisy_mlp")
   new = {k: np.float32(v) for k, v in halved(name).items()}
   tuned.state = driver.set_hparams(tuned.process, tuned.state, new)
   found = tuned.process.get_hparams(tuned.state)

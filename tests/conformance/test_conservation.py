@@ -37,7 +37,7 @@ MEANS = {"scaffold": dict(option="II"), "feddyn": dict(alpha=0.5)}
 @pytest.mark.parametrize("name", MEANS)
 def test_server_keeps_the_mean_over_all_clients(federate, name):
   """SCAFFOLD's c is the mean of all c_i, FedDyn's h that of all l_i."""
-  federation = federate(name, "mlp", **MEANS[name])
+  federation = federate(name, **MEANS[name])
   for t, _ in rounds_of(federation):
     states = [driver.flat(state) for state in states_of_all(federation)]
     largest = max(np.max(np.abs(v)) for state in states for v in state)
@@ -66,7 +66,7 @@ def test_sums_are_those_over_all_clients_last_uploads(federate, name):
   The server moves to their quotient, but for the layers that do not travel in a round:
   these stay, and their uploads get older.
   """
-  federation = federate(name, "mlp", **TEMPORAL[name])
+  federation = federate(name, **TEMPORAL[name])
   process, h = federation.process, federation.hparams
   base, counts = getattr(h, "base", 1.0), np.float64(problems.SIZES)
   divide_by_all = getattr(h, "normalization", "weights") == "examples"

@@ -114,7 +114,9 @@ class Deployment:
     return metrics
 
 
-@pytest.mark.parametrize("name", ["scaffold", "twafl"])
+@pytest.mark.parametrize(
+  "name", [pytest.param("scaffold", marks=pytest.mark.thorough), "twafl"]
+)
 def test_devices_keep_their_states_over_five_rounds(federate, name):
   federation = federate(name)
   process, state = federation.process, federation.process.initialize()

@@ -30,7 +30,7 @@ def limited(federate):
   made = {}
 
   def make(name, **settings):
-    plain = federate(name, **settings)
+    plain = federate(name, "linear", **settings)
     if name not in made:
       made[name] = plain.process.recomposed(norm_limit=8.0)
     return driver.Federation(made[name], plain.problem, plain.hparams, plain.seed)
@@ -43,9 +43,12 @@ def medians(federation, part="update_norm"):
   return values[~np.isnan(values)]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+  "name",
+  [pytest.param(n, marks=pytest.mark.thorough) if n == "fedagg" else n for n in CASES],
+)
 def test_limit_that_nobody_exceeds_changes_nothing(federate, limited, name):
-  plain, other = federate(name, **CASES[name]), limited(name, **CASES[name])
+  plain, other = federate(name, "linear", **CASES[name]), limited(name, **CASES[name])
   for clients in ROUNDS:
     plain.round(clients)
     other.round(clients)
@@ -58,7 +61,7 @@ def test_limit_that_nobody_exceeds_changes_nothing(federate, limited, name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_client_over_the_limit_is_as_one_that_is_not_finite(federate, limited, name):
-  plain, other = federate(name, **CASES[name]), limited(name, **CASES[name])
+  plain, other = federate(name, "linear", **CASES[name]), limited(name, **CASES[name])
   for federation, spoilt in ((plain, "nan"), (other, "long")):
     federation.round((0, 1, 2)).round((3, 1, 0), {1: spoilt})
     if name == "fedagg":

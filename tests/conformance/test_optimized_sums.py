@@ -51,7 +51,7 @@ def test_optimizer_makes_such_sums():
 def _cases():
   """Of each algorithm a setting of its replay without momentum, and one with, if any.
 
-  The replays then go on with the processes that are built and traced here.
+  The other laws and the replays then go on with the processes that are traced here.
   """
   for name in registry.ALGORITHMS:
     settings = REPLAYS[name].settings.items()
@@ -65,6 +65,5 @@ CASES = [*_cases()]
 
 @pytest.mark.parametrize("name, label", CASES, ids=map("-".join, CASES))
 def test_no_such_sum_in_a_round(federate, name, label):
-  """Of a process built anew: graphs are seen when they are first run."""
-  federation = federate(name, "mlp", anew=True, **REPLAYS[name].settings[label])
+  federation = federate(name, **REPLAYS[name].settings[label])
   assert not sums_made_in(lambda: federation.round((0, 1, 2)).round((1, 2)))

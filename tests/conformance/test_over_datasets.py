@@ -54,7 +54,7 @@ def named(examples):
 )
 def test_batches_and_names_change_nothing(federate, make):
   """Not even the local batches: those are the hyper-parameters'."""
-  files = federate("fedavg", "mlp")
+  files = federate("fedavg")
   examples = [files.problem.clients[c] for c in (0, 1)]
   plain = tff_algos.over_datasets(files.process)
   sets = [tf.data.Dataset.from_tensor_slices(e) for e in examples]
@@ -65,7 +65,7 @@ def test_batches_and_names_change_nothing(federate, make):
 
 
 def test_another_round_seed_or_client_draws_otherwise(federate):
-  files = federate("fedavg", "mlp")
+  files = federate("fedavg")
   examples = files.problem.clients[1]
   keys = [
     tff_algos.dataset_seed(examples, 0),
@@ -85,7 +85,7 @@ def test_another_round_seed_or_client_draws_otherwise(federate):
 )
 def test_a_client_without_examples_counts_for_nothing(federate, name):
   """FedSGD's clients weigh by examples, SCAFFOLD's all the same; TWAFL's remember."""
-  files = federate(name, "mlp")
+  files = federate(name)
   over = tff_algos.over_datasets(files.process)
   sets = [tf.data.Dataset.from_tensor_slices(files.problem.clients[c]) for c in range(3)]
   sets[1] = sets[1].take(0)
@@ -104,7 +104,7 @@ def test_a_client_without_examples_counts_for_nothing(federate, name):
 @pytest.mark.parametrize("label", [-1, 10**6])
 def test_a_label_that_the_model_has_not_fails_the_round(federate, label):
   """Also of pFedGP, whose loss takes any number for a class."""
-  files = federate("pfedgp", "mlp")
+  files = federate("pfedgp")
   over = tff_algos.over_datasets(files.process)
   x, y = (np.array(part) for part in files.problem.clients[0])
   y[1] = label
@@ -135,17 +135,17 @@ def test_bytes_are_those_over_files_and_the_rounds_number(federate):
 )
 def test_other_elements_are_refused_in_one_sentence(federate, element_spec):
   with pytest.raises(tff_algos.InputError, match=r"^The elements [^\n]*map [^\n]*\.$"):
-    tff_algos.over_datasets(federate("fedavg", "mlp").process, element_spec)
+    tff_algos.over_datasets(federate("fedavg").process, element_spec)
 
 
 def test_model_in_the_place_of_a_process_is_refused(federate):
   with pytest.raises(tff_algos.InputError, match=r"process is a Model: "):
-    tff_algos.over_datasets(federate("fedavg", "mlp").problem.model)
+    tff_algos.over_datasets(federate("fedavg").problem.model)
 
 
 def test_tffs_own_ways_to_data_sets(federate):
   """A `ClientData`'s computation from ids, and `tf.train.Example`s of a pipeline."""
-  files = federate("fedavg", "mlp")
+  files = federate("fedavg")
   clients = {str(c): files.problem.clients[c] for c in range(3)}
   client_data = tff.simulation.datasets.TestClientData(
     {c: {"x": x, "y": y} for c, (x, y) in clients.items()}

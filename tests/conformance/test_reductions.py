@@ -28,8 +28,8 @@ def test_fedgg_first_step_is_for_a_fixed_weight():
 
 def test_twafl_with_all_layers_in_every_round_is_tefl_wherever_they_are_cut(federate):
   always = dict(rounds_in_loop=2, freq=2)
-  twafl = federate("twafl", "mlp", base=4.0, deep_from="w3", **always)
-  tefl = federate("tefl", "mlp", base=4.0)
+  twafl = federate("twafl", base=4.0, deep_from="w3", **always)
+  tefl = federate("tefl", base=4.0)
   for t, clients in enumerate(problems.ROUNDS):
     expected = tefl.round(clients).weights
     driver.assert_within_rounding(twafl.round(clients).weights, expected, f"round {t}")
@@ -38,7 +38,7 @@ def test_twafl_with_all_layers_in_every_round_is_tefl_wherever_they_are_cut(fede
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_fedavg_of_one_client_alone_is_plain_sgd(federate, momentum):
   """One round of linear regression, written out; also the mean of the losses met."""
-  federation = federate("fedavg", momentum=momentum)
+  federation = federate("fedavg", "linear", momentum=momentum)
   x, y = federation.problem.numpy_examples(1)
   n, rate = len(x), problems.LOCAL["learning_rate"]
   order = local_training.batch_order(

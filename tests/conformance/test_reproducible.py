@@ -27,10 +27,10 @@ def everything(federation):
 
 @every_algorithm
 def test_one_seed_gives_one_result_and_another_another(federate, name):
-  first = federate(name, "noisy", seed=1).run(ROUNDS)
-  again = federate(name, "noisy", seed=1).run(ROUNDS)
+  first = federate(name, "noisy_mlp", seed=1).run(ROUNDS)
+  again = federate(name, "noisy_mlp", seed=1).run(ROUNDS)
   driver.assert_same(everything(first), everything(again), "the same process again")
-  other = federate(name, "noisy", seed=2).run(ROUNDS)
+  other = federate(name, "noisy_mlp", seed=2).run(ROUNDS)
   assert driver.differ(first.weights, other.weights)
 
 
@@ -38,7 +38,7 @@ def test_one_seed_gives_one_result_and_another_another(federate, name):
 def test_clients_with_the_same_examples_draw_differently(federate, name):
   """Draws are keyed by the client's seed, not by its data or place in the cohort."""
   losses = [
-    federate(name, "noisy").round([client], {client: "1"}).training["loss"]
+    federate(name, "noisy_mlp").round([client], {client: "1"}).training["loss"]
     for client in (0, 2)
   ]
   assert losses[0] != losses[1]
@@ -56,10 +56,10 @@ def other_threads(in_process):
 
 @every_algorithm
 def test_number_of_threads_does_not_matter(federate, in_process, other_threads, name):
-  expected = everything(federate(name, "noisy").run(ROUNDS))
+  expected = everything(federate(name, "noisy_mlp").run(ROUNDS))
   try:
     tff.framework.set_default_context(other_threads.context)
-    found = everything(federate(name, "noisy").run(ROUNDS))
+    found = everything(federate(name, "noisy_mlp").run(ROUNDS))
   finally:
     tff.framework.set_default_context(in_process.context)
   driver.assert_same(found, expected, "another number of threads")

@@ -81,7 +81,9 @@ def test_local_worker_and_in_process_agree(federate, on_worker, name, settings, 
       driver.assert_within_rounding(ours[:2], theirs[:2], "the states", size=size)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "scaffold"])
+@pytest.mark.parametrize(
+  "name", [pytest.param("fedavg", marks=pytest.mark.thorough), "scaffold"]
+)
 def test_local_worker_drops_what_is_not_finite_too(federate, on_worker, name):
   def run():
     federation = federate(name).round((0, 1)).round((0, 1, 2), {1: "nan"})

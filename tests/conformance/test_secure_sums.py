@@ -15,15 +15,13 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.algorithms import registry
 from tff_algos.runtimes import compiler
 
 # Settings with a wire format of their own.
-CASES = [(name, {}) for name in registry.ALGORITHMS] + [
+CASES = driver.every_form(
   ("fedgg", dict(direction="broadcast")),
-  ("fedagg", driver.ESTIMATES),
   ("fedagg", dict(epochs=1)),
-]
+)
 
 
 def sends_to_server(node) -> bool:
@@ -97,9 +95,7 @@ def aggregations(next_fn):
   return [call for _, call in block.locals if sends_to_server(call)], known
 
 
-@pytest.mark.parametrize(
-  "name, settings", CASES, ids=[f"{n}-{'-'.join(s) or 'plain'}" for n, s in CASES]
-)
+@pytest.mark.parametrize("name, settings", CASES)
 def test_server_gets_plain_sums_only(federate, name, settings):
   for next_fn in federate(name, **settings).process.next_fns.values():
     calls, known = aggregations(next_fn)

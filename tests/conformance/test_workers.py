@@ -53,7 +53,7 @@ def everything(federation):
 @pytest.mark.parametrize("name, settings", driver.every_form())
 def test_a_cluster_gives_the_same_bits(federate, on_cluster, name, settings):
   def run():
-    return everything(federate(name, "noisy", **settings).run(ROUNDS))
+    return everything(federate(name, "noisy_mlp", **settings).run(ROUNDS))
 
   driver.assert_same(on_cluster(run), run(), "a cluster")
 
@@ -61,7 +61,7 @@ def test_a_cluster_gives_the_same_bits(federate, on_cluster, name, settings):
 @pytest.mark.parametrize("num_workers", [1, 2, 3, 7])
 def test_the_number_of_workers_does_not_matter(federate, on_cluster, num_workers):
   def run():
-    return everything(federate("scaffold", "noisy").run(ROUNDS))
+    return everything(federate("scaffold", "noisy_mlp").run(ROUNDS))
 
   driver.assert_same(on_cluster(run, num_workers), run(), f"{num_workers} workers")
 
@@ -71,7 +71,7 @@ def test_parts_of_other_sizes_are_the_same_on_a_cluster(
   federate, in_process, on_cluster, size
 ):
   def run():
-    return everything(federate("scaffold", "noisy").run(ROUNDS))
+    return everything(federate("scaffold", "noisy_mlp").run(ROUNDS))
 
   found = on_cluster(run, clients_per_part=size)
   with runtime.create_runtime(clients_per_part=size):

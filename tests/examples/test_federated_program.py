@@ -29,9 +29,8 @@ _KILLED = textwrap.dedent(
 )
 
 
-@pytest.mark.parametrize(
-  "algorithm", [pytest.param("fedavg", marks=pytest.mark.thorough), "scaffold"]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
 def test_a_killed_program_goes_on(fork_program, tmp_path, algorithm):
   def run(folder, before=""):
     flags = f"--folder={tmp_path / folder}", f"--algorithm={algorithm}"

@@ -87,6 +87,7 @@ def test_order_of_a_sum_is_that_of_in_process(client):
       assert compute(names) == expected
 
 
+@pytest.mark.thorough
 def test_clients_in_blocks(client, monkeypatch, tmp_path):
   monkeypatch.setattr(blocks, "ON_CPU", blocks.ON_CPU._replace(fewest_clients=2))
   spec = tff_algos.ExampleSpec(

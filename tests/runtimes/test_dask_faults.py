@@ -255,6 +255,7 @@ def test_a_part_that_every_worker_dies_of_is_one_sentence(
   client.wait_for_workers(2, _SECONDS)
 
 
+@_THOROUGH
 def test_what_a_hanging_worker_was_doing_is_done_elsewhere(
   client, compute, keys, tmp_path, capfd
 ):
@@ -348,6 +349,7 @@ def test_two_runs_on_one_cluster_at_once(client, compute, tmp_path, capfd):
   assert capfd.readouterr() == ("", "")
 
 
+@_THOROUGH
 @pytest.mark.skipif(
   sys.version_info < (3, 10),
   reason="Python 3.9's newest Dask starts such workers again without end",
@@ -401,6 +403,7 @@ def cluster(tmp_path):
     yield Cluster(tmp_path, stack)
 
 
+@_THOROUGH
 def test_a_scheduler_killed_in_a_round_is_one_sentence(
   cluster, compute, tmp_path, capfd, monkeypatch
 ):
@@ -491,6 +494,7 @@ def test_signal_ends_the_round_and_leaves_no_process(
   wait_for(lambda: not _left_of(tmp_path), 30)
 
 
+@_THOROUGH
 def test_workers_of_a_killed_program_end(fork_program, tmp_path):
   _, where = place(tmp_path)
   killing = _in_session(tmp_path, 1, "os.kill(os.getpid(), signal.SIGKILL)")

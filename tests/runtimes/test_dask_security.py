@@ -372,6 +372,7 @@ _TWO_DEVICES = """
 """
 
 
+@pytest.mark.thorough
 def test_threads_of_a_worker_take_its_devices_in_turn():
   done = subprocess.run(
     [sys.executable, "-c", textwrap.dedent(_TWO_DEVICES)],

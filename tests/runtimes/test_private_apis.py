@@ -9,6 +9,8 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 from tff_algos.runtimes import blocks, private_apis
 
 _INSIDE = ("tensorflow.python", "tensorflow.core", "tensorflow_federated.python")
@@ -68,6 +70,7 @@ _LEAK = """
 """
 
 
+@pytest.mark.thorough
 def test_tensors_leave_little_behind():
   command = [sys.executable, "-c", textwrap.dedent(_LEAK)]
   done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)

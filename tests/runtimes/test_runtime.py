@@ -344,9 +344,8 @@ def test_beside_plain_tff(tmp_path):
   assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
 
 
-@pytest.mark.parametrize(
-  "name", [pytest.param("TFF's own", marks=pytest.mark.thorough), "local_worker"]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["TFF's own", "local_worker"])
 def test_workers_end_where_ctrl_c_is_ignored(tmp_path, name):
   """As in what a script starts with `&`; they are ended by what Ctrl-C sends."""
   program = """

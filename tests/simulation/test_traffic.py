@@ -221,7 +221,9 @@ def test_fed_aggs_estimates_of_the_previous_round(federation, epochs):
   assert ("phi2" in found[""].up) == (epochs > 1)
 
 
-@pytest.mark.parametrize("epochs, passes", [(3, 2), (1, 3)])
+@pytest.mark.parametrize(
+  "epochs, passes", [(3, 2), pytest.param(1, 3, marks=pytest.mark.thorough)]
+)
 def test_fed_aggs_estimates_by_a_fixed_point(federation, epochs, passes):
   options = dict(estimates="fixed_point", epochs=epochs, passes=passes)
   process = _build(federation, "fedagg", **options)

@@ -341,7 +341,14 @@ def test_convolutions_of_the_twafl_network_are_its_shallow_part():
   assert _COUNTS["mnist_cnn_twafl"] - count == 529_930
 
 
-@pytest.mark.parametrize("name", _SHAPES)
+@pytest.mark.parametrize(
+  "name",
+  [
+    # Of 120 layers, three times.
+    pytest.param(name, marks=pytest.mark.thorough) if "densenet" in name else name
+    for name in _SHAPES
+  ],
+)
 def test_outputs_are_logits(name):
   """Of a classifier with columns of mean 0 they sum to 0, so that some are negative."""
   keras_model = _build(name)
@@ -422,7 +429,7 @@ def _twins(*lstm_sizes: int, channels: int = 3) -> list[tf.keras.Model]:
   return models
 
 
-@pytest.mark.parametrize("steps", [1, 2, 30])
+@pytest.mark.parametrize("steps", [1, pytest.param(2, marks=pytest.mark.thorough), 30])
 @pytest.mark.parametrize("batch", [1, 6])
 @pytest.mark.parametrize("sizes", [(5,), (6, 1, 3)])
 def test_block_lstm_is_keras_lstm(sizes, batch, steps):
@@ -786,6 +793,7 @@ _OPEN_ALONE = """
 """
 
 
+@pytest.mark.thorough
 def test_networks_with_trained_weights_open_in_plain_keras(tmp_path):
   """In a process that cannot import us, and on stored inputs."""
   expected = {}

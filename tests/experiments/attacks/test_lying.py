@@ -60,8 +60,7 @@ def norm(arrays):
   "name",
   [
     "fedavg",
-    "twafl",
-    *(pytest.param(n, marks=_THOROUGH) for n in ("scaffold", "fedagg")),
+    *(pytest.param(n, marks=_THOROUGH) for n in ("scaffold", "twafl", "fedagg")),
   ],
 )
 def test_without_a_liar_it_is_the_plain_process_bit_for_bit(federate, name):
@@ -241,6 +240,7 @@ def test_other_data_or_model_are_refused_in_the_folder_of_results(
   assert _runs(tmp_path) == runs
 
 
+@_THOROUGH
 def test_own_code_that_changed_is_refused_in_the_folder_of_results(check_own_code):
   check_own_code(lying, _request)
 
