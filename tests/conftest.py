@@ -96,7 +96,7 @@ def pytest_sessionfinish() -> None:
 
 # Beyond so many bytes more than after the last time, what is garbage is given back: to
 # the system too, for what TensorFlow frees stays with the process.
-_MOST_GARBAGE = 800 * 2**20
+_MOST_GARBAGE = 400 * 2**20
 _held = 0
 
 
