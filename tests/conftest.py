@@ -80,11 +80,11 @@ class _Scheduling(LoadFileScheduling):
 
 
 def pytest_collection_finish() -> None:
-  """Looking for garbage takes a tenth of all the tests' time: below it is done rarely."""
+  """Looking for garbage takes a tenth of all the tests' time: it is done less often."""
   gc.collect()
-  gc.freeze()
-  gc.disable()
-  # Closing a runtime would look for it each time.
+  gc.freeze()  # What was imported is none.
+  gc.set_threshold(10_000, 10, 10)
+  # Closing a runtime would look for it each time: below that is done between tests.
   if runtime := sys.modules.get("tff_algos.runtimes.runtime"):
     runtime.gc = types.SimpleNamespace(collect=lambda: 0)
 

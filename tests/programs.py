@@ -89,7 +89,7 @@ _SERVER = """
 
   gc.collect()
   gc.freeze()  # Or each fork would copy what it only looks at.
-  gc.disable()
+  gc.set_threshold(10_000, 10, 10)
   answers = os.fdopen(os.dup(1), "w")
   for line in sys.stdin:
     request = json.loads(line)
