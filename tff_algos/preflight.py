@@ -116,7 +116,7 @@ def _package_problem() -> str:
 
 
 _SLOW = ("tensorflow", "tensorflow_federated")
-# What TFF imports for its discrete Gaussian noise alone, a second of every start.
+# What TFF imports for its discrete Gaussian noise alone.
 _SELDOM_USED = ("tensorflow_probability",)
 
 
