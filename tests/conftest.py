@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -89,9 +90,32 @@ def pytest_collection_finish() -> None:
     runtime.gc = types.SimpleNamespace(collect=lambda: 0)
 
 
-def pytest_sessionfinish() -> None:
+def pytest_sessionfinish(session) -> None:
   """Nor is it looked for when Python ends, which would take ten seconds."""
   gc.freeze()
+  if told := getattr(session.config, "workeroutput", None):
+    told["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+  elif os.environ.get("CI") and max(_peaks.values(), default=0) > _MOST_MEMORY:
+    session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+# In GB, of each process of the tests. Tests that need more at once make what they need
+# smaller: TensorFlow keeps what it ever had for tensors.
+_MOST_MEMORY = 3
+_peaks: dict[str, float] = {}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node) -> None:
+  if peak := getattr(node, "workeroutput", {}).get("peak"):
+    _peaks[node.gateway.id] = peak
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+  """Says what memory the processes took, which in CI fails beyond the limit."""
+  taken = ", ".join(f"{name} {peak:.2f} GB" for name, peak in sorted(_peaks.items()))
+  if taken:
+    terminalreporter.write_line(f"peak memory (at most {_MOST_MEMORY} GB): {taken}")
 
 
 # Beyond so many bytes more than after the last time, what is garbage is given back: to

@@ -684,14 +684,16 @@ def test_refuses_arguments_for_different_numbers_of_clients():
 
 
 def test_large_sums_of_several_clients_at_once():
-  """TensorFlow's memory optimizer would name one temporary variable for all threads."""
+  """TensorFlow's memory optimizer would name one temporary variable for all threads.
+
+  From 80 % of 256 MiB on, by its estimate, which counts each of these views of 17 MB.
+  """
 
   @tff.tensorflow.computation(np.int32)
   @tf.function
   def add_many(client):
-    ones = tf.ones([4_000_000])
-    terms = [ones * tf.cast(client + k, tf.float32) for k in range(30)]
-    return tf.reduce_mean(tf.add_n(terms))
+    rows = tf.fill([60, 70_000], tf.cast(client, tf.float32))
+    return tf.reduce_mean(tf.add_n([rows[k : k + 30] for k in range(30)]))
 
   @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
   def add_at_clients(clients):
@@ -699,4 +701,4 @@ def test_large_sums_of_several_clients_at_once():
 
   with runtime.create_runtime("in_process", num_threads=4):
     sums = add_at_clients(list(range(8)))
-  np.testing.assert_allclose(sums, [30 * c + 29 * 30 / 2 for c in range(8)], rtol=1e-5)
+  np.testing.assert_allclose(sums, [30 * c for c in range(8)], rtol=1e-5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import subprocess
 import sys
 import textwrap
@@ -293,9 +294,24 @@ def _data(name: str) -> tuple[tuple[int, ...], int]:
   return next(data for key, data in _DATA.items() if f"{name}_".startswith(f"{key}_"))
 
 
-@functools.cache
 def _build(name: str) -> tf.keras.Model:
   return registry.get(name).build_keras_model(*_data(name))
+
+
+# A hundred layers take seconds to make; `test_densenet121_is_that_of_the_paper` has them.
+_LARGE = {"cifar10_densenet", "covid_ct_densenet121", "landmarks_densenet121"}
+
+
+@pytest.fixture(
+  scope="module",
+  params=[
+    pytest.param(n, marks=pytest.mark.thorough) if n in _LARGE else n for n in _SHAPES
+  ],
+)
+def name_and_model(request, small_vit):
+  """One after the other: together they have a hundred million weights."""
+  yield request.param, _build(request.param)
+  gc.collect()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -307,23 +323,14 @@ def small_vit(tmp_path_factory):
   with pytest.MonkeyPatch.context() as patched:
     patched.setenv("TFF_ALGOS_VIT_WEIGHTS", str(path))
     yield arrays
-  _build.cache_clear()  # Some hundred million weights.
 
 
 def test_every_task_is_counted():
   assert set(_SHAPES) == set(_COUNTS) == set(registry.TASKS)
 
 
-# A hundred layers take seconds to make; `test_densenet121_is_that_of_the_paper` has them.
-_LARGE = {"cifar10_densenet", "covid_ct_densenet121", "landmarks_densenet121"}
-
-
-@pytest.mark.parametrize(
-  "name",
-  [pytest.param(n, marks=pytest.mark.thorough) if n in _LARGE else n for n in _SHAPES],
-)
-def test_weights_are_those_of_the_paper(name):
-  keras_model = _build(name)
+def test_weights_are_those_of_the_paper(name_and_model):
+  name, keras_model = name_and_model
   found = [tuple(w.shape) for w in keras_model.trainable_weights]
   expected = [shape for layer in _SHAPES[name] for shape in layer]
   if name in _BRANCHED:
@@ -341,24 +348,14 @@ def test_convolutions_of_the_twafl_network_are_its_shallow_part():
   assert _COUNTS["mnist_cnn_twafl"] - count == 529_930
 
 
-@pytest.mark.parametrize(
-  "name",
-  [
-    # Of 120 layers, three times.
-    pytest.param(name, marks=pytest.mark.thorough) if "densenet" in name else name
-    for name in _SHAPES
-  ],
-)
-def test_outputs_are_logits(name):
+def test_outputs_are_logits(name_and_model):
   """Of a classifier with columns of mean 0 they sum to 0, so that some are negative."""
-  keras_model = _build(name)
+  name, keras_model = name_and_model
   x = np.random.default_rng(0).random((1, *keras_model.input_shape[1:]), np.float32)
   kernel = keras_model.layers[-1].kernel
   drawn = tf.random.stateless_normal(kernel.shape, [0, 0])
-  before = kernel.numpy()
   kernel.assign(drawn - tf.reduce_mean(drawn, axis=1, keepdims=True))
   logits = keras_model(88 * x).numpy()  # Numbers of characters go to 89.
-  kernel.assign(before)  # The networks are shared by the tests.
   shape, num_classes = _data(name)
   steps = shape if name == "shakespeare_lstm" else ()
   assert logits.shape == (1, *steps, num_classes)

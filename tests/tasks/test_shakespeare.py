@@ -102,7 +102,7 @@ def _folder(tmp_path):
 def _text(symbols: np.ndarray) -> str:
   """Symbols back to characters, by the documented numbering."""
   names = np.array(["", *shakespeare.CHARACTERS, "?!"])
-  return "".join(names[symbols[symbols > 0]])
+  return "".join(names[symbols[symbols > 0]].tolist())
 
 
 def test_lines_are_what_each_role_of_each_play_speaks():

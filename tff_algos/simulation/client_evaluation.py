@@ -25,7 +25,7 @@ from tff_algos.models.functional import Model, Weights, check_weights
 from tff_algos.simulation import client_files, evaluation, seeds
 from tff_algos.templates.stateful_process import PersonalModel
 
-_BATCH = 500
+_BATCH = 200
 
 # Name to one number of each client, in the order that was asked for.
 ClientValues = OrderedDict[str, NDArray[Any]]

@@ -17,7 +17,7 @@ from tff_algos.errors import InputError, first_line
 from tff_algos.models import losses
 from tff_algos.models.functional import MetricValue, Model, Weights, check_weights
 
-_BATCH = 500
+_BATCH = 200
 
 
 def build_evaluation(
