@@ -283,7 +283,9 @@ def test_preflight_imports_the_standard_library_alone():
     assert names - more <= {
       "__future__",
       "collections.abc",
+      "contextlib",
       "importlib",
+      "importlib.machinery",
       "importlib.util",
       "os",
       "platform",
@@ -408,8 +410,16 @@ process = registry.get("fedavg").builder(model, hparams)
 with tff_algos.create_runtime():
   settings = tff_algos.Settings(rounds=3, clients_per_round=2)
   print(tff_algos.simulate(process, clients, settings).records[-1]["train_loss"])
-# What TFF's import leaves out is there for whoever asks.
-assert "tensorflow_probability.python" not in sys.modules
+# What their imports leave out is there for whoever asks.
+assert not {{"tensorflow_probability.python", "jax", "jaxlib"}} & set(sys.modules)
+from tensorflow.lite.python import util
+import tensorflow_federated as tff
+assert "jax" not in sys.modules
+# As TensorFlow Lite's converter calls it.
+text = util._xla_computation(lambda x: x + 1, backend="cpu")(np.float32(2)).as_hlo_text()
+assert "f32[]" in text and "add(" in text
+add_one = tff.jax.computation(lambda x: x + 1, np.int32)
+assert str(add_one.type_signature) == "(int32 -> int32)"
 import tensorflow_probability as tfp
 assert abs(tfp.distributions.Normal(0.0, 2.0).prob(0.0) - 0.19947) < 1e-5
 """

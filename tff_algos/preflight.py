@@ -7,7 +7,9 @@ without end for a worker that cannot start.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import importlib.machinery
 import importlib.util
 import os
 import platform
@@ -15,8 +17,8 @@ import sys
 import threading
 import types
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Optional
 
 _PYTHON = ((3, 9), (3, 11))
 # The tag of TFF's one wheel is manylinux_2_31_x86_64.
@@ -118,22 +120,47 @@ def _package_problem() -> str:
 _SLOW = ("tensorflow", "tensorflow_federated")
 # What TFF imports for its discrete Gaussian noise alone.
 _SELDOM_USED = ("tensorflow_probability",)
+# The one part of TFF that imports JAX.
+_TFF_JAX = "tensorflow_federated.python.core.environments.jax"
 
 
 def defer_tensorflow() -> None:
   """Puts off importing TensorFlow and TFF until something of them is asked for.
 
   From here on `import tensorflow as tf` costs nothing, so that a program can list the
-  algorithms and their hyper-parameters at once; and TFF's import leaves out TensorFlow
-  Probability. What is imported already stays so.
+  algorithms and their hyper-parameters at once; and their imports leave out TensorFlow
+  Probability and JAX. What is imported already stays so.
   """
   for name in (*_SLOW, *_SELDOM_USED):
-    spec = None if name in sys.modules else importlib.util.find_spec(name)
-    if spec is not None:
-      module = importlib.util.module_from_spec(spec)
-      module.__class__ = _Deferred
-      del module.__path__  # So that importing a submodule asks for it.
-      sys.modules[name] = module
+    if name not in sys.modules:
+      _defer(importlib.util.find_spec(name))
+
+
+def _defer(spec: Optional[importlib.machinery.ModuleSpec]) -> None:
+  if spec is not None:
+    module = importlib.util.module_from_spec(spec)
+    module.__class__ = _Deferred
+    del module.__path__  # So that importing a submodule asks for it.
+    sys.modules[spec.name] = module
+
+
+@contextlib.contextmanager
+def _jax_put_off() -> Iterator[None]:
+  """TensorFlow Lite takes a function of JAX when it is imported, and seldom calls it."""
+  if "jax" in sys.modules:
+    yield
+    return
+  stand_in = types.ModuleType("jax")
+  vars(stand_in)["xla_computation"] = _xla_computation
+  sys.modules["jax"] = stand_in
+  try:
+    yield
+  finally:
+    del sys.modules["jax"]
+
+
+def _xla_computation(*args: Any, **options: Any) -> Any:
+  return importlib.import_module("jax").xla_computation(*args, **options)
 
 
 def load_tensorflow() -> None:
@@ -169,7 +196,13 @@ class _Deferred(types.ModuleType):
     with _Deferred._lock:
       self._is_running = True
       self.__path__ = spec.submodule_search_locations or []
-      spec.loader.exec_module(self)
+      if spec.name == "tensorflow_federated":
+        *parents, _ = _TFF_JAX.split(".")[1:]
+        folders = [os.path.join(folder, *parents) for folder in self.__path__]
+        _defer(importlib.machinery.PathFinder.find_spec(_TFF_JAX, folders))
+      is_taker = spec.name == "tensorflow"
+      with _jax_put_off() if is_taker else contextlib.nullcontext():
+        spec.loader.exec_module(self)
       del self._is_running
       self.__class__ = types.ModuleType  # type: ignore[assignment]
 
