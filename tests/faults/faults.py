@@ -468,6 +468,20 @@ FAULTS = (
     ("tests/runtimes/test_in_process.py",),
   ),
   Fault(
+    "runtime: TensorFlow's memory optimizer names one variable for all threads",
+    "tff_algos/runtimes/private_apis.py",
+    "rewrites.memory_optimization = rewrites.NO_MEM_OPT",
+    "pass",
+    _of("runtimes/test_in_process.py", "large_sums"),
+  ),
+  Fault(
+    "programs: JAX is imported with TensorFlow",
+    "tff_algos/preflight.py",
+    'is_taker = spec.name == "tensorflow"',
+    "is_taker = False",
+    _of("test_preflight.py", "put_off"),
+  ),
+  Fault(
     "planning: what an aggregate reports is left out",
     "tff_algos/runtimes/planning.py",
     'return Node("map", result_type, [total], report)',
