@@ -93,7 +93,8 @@ def pytest_collection_finish() -> None:
 def pytest_sessionfinish(session) -> None:
   """Nor is it looked for when Python ends, which would take ten seconds."""
   gc.freeze()
-  if told := getattr(session.config, "workeroutput", None):
+  told = getattr(session.config, "workeroutput", None)
+  if told is not None:
     told["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
   elif os.environ.get("CI") and max(_peaks.values(), default=0) > _MOST_MEMORY:
     session.exitstatus = pytest.ExitCode.TESTS_FAILED

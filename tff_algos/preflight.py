@@ -145,11 +145,17 @@ def _defer(spec: Optional[importlib.machinery.ModuleSpec]) -> None:
 
 
 @contextlib.contextmanager
-def _jax_put_off() -> Iterator[None]:
-  """TensorFlow Lite takes a function of JAX when it is imported, and seldom calls it."""
-  if "jax" in sys.modules:
+def _jax_put_off(package: importlib.machinery.ModuleSpec) -> Iterator[None]:
+  """Within it TensorFlow and TFF can be imported without JAX."""
+  if package.name == "tensorflow_federated":
+    *parents, _ = _TFF_JAX.split(".")[1:]
+    folders = package.submodule_search_locations or []
+    find = importlib.machinery.PathFinder.find_spec
+    _defer(find(_TFF_JAX, [os.path.join(folder, *parents) for folder in folders]))
+  if package.name != "tensorflow" or "jax" in sys.modules:
     yield
     return
+  # TensorFlow Lite takes a function of it while it is imported, and seldom calls it.
   stand_in = types.ModuleType("jax")
   vars(stand_in)["xla_computation"] = _xla_computation
   sys.modules["jax"] = stand_in
@@ -196,12 +202,7 @@ class _Deferred(types.ModuleType):
     with _Deferred._lock:
       self._is_running = True
       self.__path__ = spec.submodule_search_locations or []
-      if spec.name == "tensorflow_federated":
-        *parents, _ = _TFF_JAX.split(".")[1:]
-        folders = [os.path.join(folder, *parents) for folder in self.__path__]
-        _defer(importlib.machinery.PathFinder.find_spec(_TFF_JAX, folders))
-      is_taker = spec.name == "tensorflow"
-      with _jax_put_off() if is_taker else contextlib.nullcontext():
+      with _jax_put_off(spec):
         spec.loader.exec_module(self)
       del self._is_running
       self.__class__ = types.ModuleType  # type: ignore[assignment]

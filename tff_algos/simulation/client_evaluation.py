@@ -25,8 +25,6 @@ from tff_algos.models.functional import Model, Weights, check_weights
 from tff_algos.simulation import client_files, evaluation, seeds
 from tff_algos.templates.stateful_process import PersonalModel
 
-_BATCH = 200
-
 # Name to one number of each client, in the order that was asked for.
 ClientValues = OrderedDict[str, NDArray[Any]]
 EvaluateClients = Callable[[Weights, ClientDirectory, Sequence[str]], ClientValues]
@@ -218,9 +216,9 @@ def _totals(model: Model, weights: Weights, examples: Examples) -> dict[str, tf.
   def add_batch(
     start: tf.Tensor, sums: dict[str, tf.Tensor]
   ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-    x, y = (part[start : start + _BATCH] for part in examples)
+    x, y = (part[start : start + evaluation.BATCH] for part in examples)
     found = evaluation.batch_totals(model, weights, x, y)
-    return start + _BATCH, {name: sums[name] + found[name] for name in sums}
+    return start + evaluation.BATCH, {name: sums[name] + found[name] for name in sums}
 
   n = tf.shape(examples.y)[0]
   zeros = {name: tf.zeros([2], tf.float64) for name in ("loss", *model.metrics)}

@@ -17,7 +17,8 @@ from tff_algos.errors import InputError, first_line
 from tff_algos.models import losses
 from tff_algos.models.functional import MetricValue, Model, Weights, check_weights
 
-_BATCH = 200
+# Examples at once, here and where clients are evaluated.
+BATCH = 200
 
 
 def build_evaluation(
@@ -110,14 +111,14 @@ def build_means(model: Model) -> Callable[..., OrderedDict[str, float]]:
     tensors = tuple(map(tf.constant, check_weights(model, weights)))
 
     def totals_from(start: int) -> dict[str, NDArray[Any]]:
-      stop = start + _BATCH
+      stop = start + BATCH
       parts = totals(tensors, x[start:stop], y[start:stop])
       return {name: value.numpy() for name, value in parts.items()}
 
     sums = {name: np.zeros(2) for name in ("loss", *model.metrics)}
     # Operations may have one core each: batches use the others.
     with futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-      for part in pool.map(totals_from, range(0, len(y), _BATCH)):
+      for part in pool.map(totals_from, range(0, len(y), BATCH)):
         for name, value in part.items():
           sums[name] += value
     return OrderedDict((name, float(t / n)) for name, (t, n) in sums.items())
