@@ -192,16 +192,14 @@ def draw_accuracy(
   axes = figure.add_subplot()
   best = max(range(len(accuracy)), key=accuracy.__getitem__)
   axes.plot(rounds, accuracy, color="tab:blue", marker="." if len(rounds) < 60 else "")
-  axes.plot(rounds[best], accuracy[best], "o", color="tab:orange")
-  notes = [(f"best {accuracy[best]:.2f} % in round {rounds[best]}", "tab:orange")]
+  label = f"best {accuracy[best]:.2f} % in round {rounds[best]}"
+  axes.plot(rounds[best], accuracy[best], "o", color="tab:orange", label=label)
   if target is not None:
-    axes.axhline(100 * target, color="grey", linestyle="--", linewidth=1)
     reached = rounds_to_target(measured, "test_accuracy", target)
     when = f"reached in round {reached}" if reached else "not reached"
-    notes.append((f"target {100 * target:g} % {when}", "grey"))
-  for line, (text, color) in enumerate(notes):
-    place = (0.98, 0.04 + 0.07 * line)
-    axes.annotate(text, place, xycoords="axes fraction", ha="right", color=color)
+    label = f"target {100 * target:g} % {when}"
+    axes.axhline(100 * target, color="grey", linestyle="--", linewidth=1, label=label)
+  axes.legend()  # Where it hides the least of the curve.
   axes.set(title=title, xlabel="round", ylabel="test accuracy (%)")
   axes.grid(alpha=0.3)
   axes.xaxis.set_major_locator(MaxNLocator(integer=True))
