@@ -1,9 +1,10 @@
 """Law: a process is what it was built with, and nothing else.
 
-Built anew, with half of every tunable hyper-parameter and with an aggregator of ours, it
-starts where it should, with that aggregator's state. Rounds of one of each kind are those
-of the process that the other tests share, where the same values were set: bit for bit, so
-that
+Every builder takes the given aggregator for the mean of the model (TWAFL and its parts:
+for the sum of each part), and every process starts where it should. One of each kind is
+built anew, with half of every tunable hyper-parameter and with an aggregator of ours, and
+starts with that aggregator's state. Its rounds are those of the process that the other
+tests share, where the same values were set: bit for bit, so that
 
 - setting a hyper-parameter is building with it,
 - a process built anew, and traced anew, gives the same,
@@ -25,6 +26,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.algorithms import registry
+from tff_algos.templates import composer
 
 SUMMING = {"afl", "tefl", "twafl"}
 
@@ -92,40 +94,68 @@ def halved(name: str) -> dict:
   return {k: 0.5 * float(v) for k, v in values if k not in driver.SHAPE_THE_START}
 
 
+def build(name, problem, hparams, aggregator):
+  """The algorithm's process with an aggregator in place of its own."""
+  row = registry.get(name)
+  options = inspect.signature(row.builder).parameters
+  population = dict(num_clients=problems.NUM_CLIENTS, num_examples=sum(problems.SIZES))
+  known = {k: v for k, v in population.items() if k in options}
+  known["sum_factory" if name in SUMMING else "model_aggregator"] = aggregator
+  return row.builder(problem.model, hparams, **known)
+
+
 @pytest.fixture(scope="module")
 def build_anew(in_process, problem_of):
   """`(name) -> process`; the last one is kept for the next test of the algorithm."""
   made = {}
 
-  def build(name):
+  def get(name):
     if name not in made:
       made.clear()
-      row = registry.get(name)
-      options = inspect.signature(row.builder).parameters
-      population = dict(
-        num_clients=problems.NUM_CLIENTS, num_examples=sum(problems.SIZES)
-      )
-      known = {k: v for k, v in population.items() if k in options}
-      if name in SUMMING:
-        known["sum_factory"] = HalvedSum()
-      else:
-        known["model_aggregator"] = HalvedMean()
       hparams = driver.hparams_of(name, **halved(name))
-      problem = problem_of("noisy_mlp")
-      made[name] = row.builder(problem.model, hparams, **known)
+      aggregator = HalvedSum() if name in SUMMING else HalvedMean()
+      made[name] = build(name, problem_of("noisy_mlp"), hparams, aggregator)
     return made[name]
 
-  return build
+  return get
+
+
+class Composed(Exception):
+  """A process was about to be composed, with these aggregators."""
+
+
+class Asked(Exception):
+  """A factory was asked for an aggregation process."""
+
+
+class Asking(HalvedSum):
+  def create(self, value_type):
+    raise Asked
 
 
 @pytest.mark.parametrize("name", registry.ALGORITHMS)
-def test_it_starts_at_the_models_weights_and_the_given_hparams(
-  build_anew, problem_of, name
-):
-  process, hparams = build_anew(name), driver.hparams_of(name, **halved(name))
+def test_every_builder_takes_the_given_aggregator(problem_of, monkeypatch, name):
+  """For the model, or for each part that is summed."""
+
+  def compose(model, hparams, *, aggregators, **others):
+    raise Composed(aggregators)
+
+  monkeypatch.setattr(composer, "compose_process", compose)
+  given = Asking() if name in SUMMING else HalvedMean()
+  with pytest.raises(Composed) as composed:
+    build(name, problem_of("mlp"), driver.hparams_of(name), given)
+  [aggregators] = composed.value.args
+  if name not in SUMMING:
+    assert aggregators["model"] is given
+    return
+  for factory in aggregators.values():
+    with pytest.raises(Asked):
+      factory.create(tff.to_type(np.float32))
+
+
+def assert_starts_where_it_should(process, problem, hparams):
   state = process.initialize()
   weights = process.get_model_weights(state)
-  problem = problem_of("noisy_mlp")
   driver.assert_same(weights.trainable, problem.model.initial_weights)
   assert weights.non_trainable == ()
   tunables = [f.name for f in dataclasses.fields(hparams) if f.metadata["tunable"]]
@@ -134,6 +164,23 @@ def test_it_starts_at_the_models_weights_and_the_given_hparams(
   for tunable in tunables:
     assert found[tunable] == np.float32(getattr(hparams, tunable))
   assert state.round_num == 0
+  return state
+
+
+@pytest.mark.parametrize("name", registry.ALGORITHMS)
+def test_every_process_starts_at_the_models_weights_and_its_hparams(federate, name):
+  federation = federate(name)
+  built_with = driver.fixed_part(federation.hparams)
+  assert_starts_where_it_should(federation.process, federation.problem, built_with)
+
+
+@driver.every_algorithm
+def test_it_starts_with_the_given_hparams_and_its_aggregators_state(
+  build_anew, problem_of, name
+):
+  hparams = driver.hparams_of(name, **halved(name))
+  process = build_anew(name)
+  state = assert_starts_where_it_should(process, problem_of("noisy_mlp"), hparams)
   parts = state.aggregator
   ours = [p["sum"] for p in parts.values()] if name in SUMMING else [parts["model"]]
   assert all(rounds_done == 0 for _, rounds_done in ours)

@@ -115,7 +115,7 @@ class Deployment:
 
 
 @pytest.mark.parametrize(
-  "name", [pytest.param("scaffold", marks=pytest.mark.thorough), "twafl"]
+  "name", ["scaffold", pytest.param("twafl", marks=pytest.mark.thorough)]
 )
 def test_devices_keep_their_states_over_five_rounds(federate, name):
   federation = federate(name)

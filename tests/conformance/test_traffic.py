@@ -26,6 +26,7 @@ from __future__ import annotations
 import types
 from collections import OrderedDict
 
+import driver
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -42,8 +43,8 @@ from tff_algos.templates import composer, ledger, rounds
 pytestmark = pytest.mark.usefixtures("in_process")
 
 _METRICS = 8 + 8 + 4 + 4
-# The model of the fixture: a kernel of 4 x 3, shallow, and a bias of 3, deep.
-_SHALLOW, _DEEP = 4 * 3, 3
+# The model of the fixture: a hidden layer of 5, shallow, on 4 inputs; 3 classes, deep.
+_SHALLOW, _DEEP = 4 * 5 + 5, 5 * 3 + 3
 _P = _SHALLOW + _DEEP
 
 
@@ -137,7 +138,7 @@ _EXPECTED = {
   "twafl": _layerwise(2, _SHALLOW, _DEEP),
   "tefl": _tefl(2, _P),
   "afl": _layerwise(2, _SHALLOW, _DEEP),
-  "fedagg": _previous_round(epochs=3),
+  "fedagg": _previous_round(epochs=2),
   # learning_rate, server_learning_rate, gamma, pseudo_step, perturbation_ratio
   "fedreg": _like_fed_avg(5),
   "fedreg_mg": _like_fed_avg(5),
@@ -160,21 +161,25 @@ def _assert_exact(process):
       assert sum(parts.values()) == sum(crossing.values())
 
 
-def _build(federation, name: str, **hparams):
-  row = registry.get(name)
-  values = row.hparams_class(**hparams)
-  return row.build(federation.model, values, num_clients=6, num_examples=38)
+@pytest.fixture(scope="module")
+def problem(problem_of):
+  return problem_of("mlp")
+
+
+def _build(problem, name: str, **hparams):
+  return driver.build(name, problem, registry.get(name).hparams_class(**hparams))
 
 
 @pytest.mark.parametrize("name", registry.ALGORITHMS)
-def test_traffic_of_every_kind_of_round_of_an_algorithm(process_of, name):
+def test_traffic_of_every_kind_of_round_of_an_algorithm(federate, name):
   assert name in _EXPECTED, f"{name} has no formula"
-  assert process_of(name).traffic == _EXPECTED[name]
-  _assert_exact(process_of(name))
+  process = federate(name).process
+  assert process.traffic == _EXPECTED[name]
+  _assert_exact(process)
 
 
-def test_formulas_are_of_the_models_weights_and_of_algorithms_that_there_are(federation):
-  assert federation.model.num_weights == _P
+def test_formulas_are_of_the_models_weights_and_of_algorithms_that_there_are(problem):
+  assert problem.model.num_weights == _P
   assert set(_EXPECTED) == set(registry.ALGORITHMS)
 
 
@@ -187,7 +192,7 @@ def test_formulas_are_of_the_models_weights_and_of_algorithms_that_there_are(fed
     ("feddyn", 1, 1),
     ("fedcurv", 3, 3),
     ("tefl", 1, 1),
-    ("fedagg", 7, 6),
+    ("fedagg", 5, 4),
     ("fedreg", 1, 1),
     ("fedreg_mg", 1, 1),
     ("fedcurv_dpsgd", 3, 3),
@@ -204,19 +209,19 @@ def test_how_many_models_cross(name, models_down, models_up):
 # --- Options ------------------------------------------------------------------------
 
 
-def test_fed_ggs_broadcast_costs_another_model_down(federation):
+def test_fed_ggs_broadcast_costs_another_model_down(problem):
   """Kept in the client state, the model before costs nothing."""
-  process = _build(federation, "fedgg", direction="broadcast")
+  process = _build(problem, "fedgg", direction="broadcast")
   _assert_exact(process)
   kept = _EXPECTED["fedgg"][""]
   expected = kept._replace(down={**kept.down, "previous_model": 4 * _P})
   assert process.traffic == {"": expected}
 
 
-@pytest.mark.parametrize("epochs", [1, 2])
-def test_fed_aggs_estimates_of_the_previous_round(federation, epochs):
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_fed_aggs_estimates_of_the_previous_round(problem, epochs):
   """With one epoch all of phi2 is the model's update, which is not sent twice."""
-  found = _build(federation, "fedagg", epochs=epochs).traffic
+  found = _build(problem, "fedagg", epochs=epochs).traffic
   assert found == _previous_round(epochs)
   assert ("phi2" in found[""].up) == (epochs > 1)
 
@@ -224,9 +229,9 @@ def test_fed_aggs_estimates_of_the_previous_round(federation, epochs):
 @pytest.mark.parametrize(
   "epochs, passes", [(3, 2), pytest.param(1, 3, marks=pytest.mark.thorough)]
 )
-def test_fed_aggs_estimates_by_a_fixed_point(federation, epochs, passes):
+def test_fed_aggs_estimates_by_a_fixed_point(problem, epochs, passes):
   options = dict(estimates="fixed_point", epochs=epochs, passes=passes)
-  process = _build(federation, "fedagg", **options)
+  process = _build(problem, "fedagg", **options)
   _assert_exact(process)
   assert process.traffic == _fixed_point(epochs, passes)
 
@@ -239,8 +244,8 @@ def test_fed_aggs_estimates_by_a_fixed_point(federation, epochs, passes):
     ("twafl", dict(base=1.0, normalization="examples", rounds_in_loop=4, freq=3)),
   ],
 )
-def test_options_that_change_no_bytes(federation, name, options):
-  assert _build(federation, name, **options).traffic == _EXPECTED[name]
+def test_options_that_change_no_bytes(problem, name, options):
+  assert _build(problem, name, **options).traffic == _EXPECTED[name]
 
 
 # --- TWAFL on its network -----------------------------------------------------------
@@ -295,19 +300,19 @@ def test_twafls_full_exchange_costs_two_and_a_half_times_the_asynchronous_one(
 # --- Aggregators and parts of one's own ---------------------------------------------
 
 
-def test_unweighted_aggregator_sends_no_weight(federation):
+def test_unweighted_aggregator_sends_no_weight(problem):
   process = fed_avg.build_fed_avg(
-    federation.model, model_aggregator=tff.aggregators.SumFactory()
+    problem.model, model_aggregator=tff.aggregators.SumFactory()
   )
   expected = _round(2, {"model": 4 * _P}, {"model": 4 * _P}, weighted=0)
   assert process.traffic == {"": expected}
   assert "aggregation" not in expected.up
 
 
-def test_what_an_aggregator_sends_is_counted(federation):
+def test_what_an_aggregator_sends_is_counted(problem):
   """Clipping at a fixed norm sends that norm down and a count of clipped ones up."""
   clipping = tff.aggregators.clipping_factory(1.0, rounds.mean())
-  process = fed_avg.build_fed_avg(federation.model, model_aggregator=clipping)
+  process = fed_avg.build_fed_avg(problem.model, model_aggregator=clipping)
   plain = _EXPECTED["fedavg"][""]
   expected = ledger.RoundTraffic(
     down={**plain.down, "aggregation": 4}, up={**plain.up, "aggregation": 4 + 4}
@@ -315,7 +320,7 @@ def test_what_an_aggregator_sends_is_counted(federation):
   assert process.traffic == {"": expected}
 
 
-def test_every_part_counts_by_its_type(federation):
+def test_every_part_counts_by_its_type(problem):
   """8-bit flags down; a part of its own up, which is summed without weights."""
 
   def distribute(variables):
@@ -332,7 +337,7 @@ def test_every_part_counts_by_its_type(federation):
     )
 
   process = composer.compose_process(
-    federation.model,
+    problem.model,
     HyperParameters(),
     rounds=rounds.Round(
       client_update,
@@ -383,10 +388,10 @@ def test_counts_every_exchange_of_a_computation():
     (tff.learning.compression_aggregator, fed_avg.build_fed_avg),
   ],
 )
-def test_an_aggregators_own_traffic_is_no_parts(federation, factory, build):
+def test_an_aggregators_own_traffic_is_no_parts(problem, factory, build):
   """However it names what it sends for itself, or in what form it sends the model."""
-  process = build(federation.model, model_aggregator=factory())
-  own, [found] = build(federation.model).traffic[""], process.traffic.values()
+  process = build(problem.model, model_aggregator=factory())
+  own, [found] = build(problem.model).traffic[""], process.traffic.values()
   _assert_exact(process)
   assert set(found.down) == {*own.down, "aggregation"}
   assert set(found.up) == set(own.up)
@@ -422,10 +427,10 @@ class _SumOfFirst(tff.aggregators.UnweightedAggregationFactory):
     return tff.templates.AggregationProcess(initialize, next_fn)
 
 
-def test_part_that_is_sent_in_fewer_bytes_counts_these(federation):
-  process = fed_avg.build_fed_avg(federation.model, model_aggregator=_SumOfFirst())
+def test_part_that_is_sent_in_fewer_bytes_counts_these(problem):
+  process = fed_avg.build_fed_avg(problem.model, model_aggregator=_SumOfFirst())
   _assert_exact(process)
-  expected = _round(2, {"model": 4 * _P}, {"model": 2 * 4}, weighted=0)
+  expected = _round(2, {"model": 4 * _P}, {"model": 4 * 4}, weighted=0)
   assert process.traffic == {"": expected}
 
 
@@ -471,7 +476,7 @@ def test_record_of_a_round_is_of_all_its_clients():
   }
 
 
-def test_columns_are_those_of_all_kinds_of_rounds(process_of):
+def test_columns_are_those_of_all_kinds_of_rounds(federate):
   first = ledger.RoundTraffic(down={"a": 1}, up={})
   second = ledger.RoundTraffic(down={"b": 8}, up={})
   process = types.SimpleNamespace(traffic={"first": first, "second": second})
@@ -481,7 +486,7 @@ def test_columns_are_those_of_all_kinds_of_rounds(process_of):
     "bytes_down_b",
     "bytes_up",
   ]
-  assert traffic.record_columns(process_of("twafl")) == [
+  assert traffic.record_columns(federate("twafl").process) == [
     "bytes_down",
     "bytes_down_deep",
     "bytes_down_hparams",
