@@ -115,6 +115,7 @@ def test_signal_stops_the_run_after_its_round_and_resume_goes_on(
   assert _rounds_of(_sessions(run_dir)) == [(1, 3), (4, _ROUNDS)]
 
 
+@pytest.mark.thorough
 def test_second_ctrl_c_after_more_than_a_second_ends_the_run(
   unbroken, run_forked, tmp_path
 ):
@@ -369,16 +370,25 @@ def mine(run_mine, tmp_path_factory) -> Unbroken:
   "change, differing, same",
   [
     (("# Here.", "train_x[7, 2, 1, 0] ^= 1"), ["client_files='"], ["test_set"]),
-    (("# Here.", "train_y[7] ^= 1"), ["client_files='"], ["test_set"]),
+    pytest.param(
+      *(("# Here.", "train_y[7] ^= 1"), ["client_files='"], ["test_set"]),
+      marks=pytest.mark.thorough,
+    ),
     (("# Here.", "test_x[3, 2, 1, 0] ^= 1"), ["test_set='"], ["client_files"]),
-    (("# Here.", "test_y[3] ^= 1"), ["test_set='"], ["client_files"]),
+    pytest.param(
+      *(("# Here.", "test_y[3] ^= 1"), ["test_set='"], ["client_files"]),
+      marks=pytest.mark.thorough,
+    ),
     (
       ("x[40:], y[:40], y[40:]", "x[41:], y[:40], y[41:]"),
       ["test_examples=20, not 19"],
       [],
     ),
     (("epochs=1", "epochs=2"), ["epochs=1, not 2"], ["data"]),
-    (("learning_rate=0.1", "learning_rate=0.2"), ["learning_rate=0.1, not 0.2"], []),
+    pytest.param(
+      *(("learning_rate=0.1", "learning_rate=0.2"), ["learning_rate=0.1, not 0.2"], []),
+      marks=pytest.mark.thorough,
+    ),
     (("relu", "tanh"), ["relu", "tanh", "layers["], ["weights"]),
     (("# Here.", "# A remark."), ["mine='"], ["client_files", "test_set"]),
     (("Dense(3", "Dense(5"), ["weights[0]='16x3', not '16x5'", "num_weights="], []),

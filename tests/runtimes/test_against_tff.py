@@ -389,14 +389,15 @@ def _process_of(factory: Any) -> tff.templates.AggregationProcess:
   return factory.create(value_type)
 
 
-# They are made of others of the table.
-_COMPOSED = {"compression", "dp aggregator", "dp fixed", "robust", "secure aggregator"}
+# They are made of others of the table, or as others.
+_LIKE_OTHERS = {"compression", "dp aggregator", "dp fixed", "robust", "secure aggregator"}
+_LIKE_OTHERS |= {"adaptive zeroing", "robust with measurements", "fourier"}
 
 
 @pytest.mark.parametrize(
   "name",
   [
-    pytest.param(name, marks=pytest.mark.thorough) if name in _COMPOSED else name
+    pytest.param(name, marks=pytest.mark.thorough) if name in _LIKE_OTHERS else name
     for name in (*_UNWEIGHTED, *_WEIGHTED, *_DRAWN, *_SECURE)
   ],
 )

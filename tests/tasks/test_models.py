@@ -458,6 +458,7 @@ def test_block_lstm_draws_the_initial_weights_of_keras_lstm():
   np.testing.assert_array_equal(forget, np.ones(5))
 
 
+@pytest.mark.thorough  # test_block_lstm_is_keras_lstm sees the outputs and the gradients.
 def test_local_training_of_block_lstm_is_that_of_keras_lstm():
   draw = np.random.default_rng(0)
   x = draw.normal(size=(25, 12, 3)).astype(np.float32)
