@@ -56,6 +56,27 @@ FAULTS = (
     _replay("fedprox"),
   ),
   Fault(
+    "fedprox: the given aggregator ignored",
+    f"{_ALGORITHMS}fed_prox.py",
+    "model_aggregator or rounds.mean()",
+    "rounds.mean()",
+    _of("conformance/test_built_anew.py", "takes_the_given"),
+  ),
+  Fault(
+    "twafl, tefl, afl: the given sum ignored",
+    f"{_ALGORITHMS}twafl.py",
+    "total_weight=total, sum_factory=sum_factory, **changed",
+    "total_weight=total, **changed",
+    _of("conformance/test_built_anew.py", "takes_the_given"),
+  ),
+  Fault(
+    "what an aggregator sends counts its part twice",
+    "tff_algos/templates/ledger.py",
+    "self._up[_AGGREGATION] += sent - own",
+    "self._up[_AGGREGATION] += sent",
+    _of("conformance/test_traffic.py", "every_kind and fedavg"),
+  ),
+  Fault(
     "fedavg: server rate ignored",
     f"{_ALGORITHMS}fed_avg.py",
     "variables.model, h.server_learning_rate, aggregate",
