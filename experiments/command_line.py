@@ -5,8 +5,10 @@
 | 0 | done |
 | 1 | a run or the disk failed; or our own defect: a traceback, and asks for a report |
 | 2 | what the user gave cannot be used: one sentence; only whole rounds were written |
-| 75 | stopped early by a signal; the same command goes on (EX_TEMPFAIL of sysexits.h) |
-| 130 | ended by Ctrl-C before there was anything to go on with |
+| 75 | stopped early by a signal; the same command goes on, or goes on with --resume |
+| 130 | ended at once by Ctrl-C; what was written before stays |
+
+75 is EX_TEMPFAIL of sysexits.h.
 """
 
 from __future__ import annotations

@@ -37,16 +37,21 @@ def _files(tree: str) -> list[pathlib.Path]:
   return sorted((_ROOT / tree).rglob("*.py"))
 
 
-def _imported_by(path: pathlib.Path) -> set[str]:
-  """The first words of the modules that a file imports, also within its functions."""
+def _modules(path: pathlib.Path) -> set[str]:
+  """What a file imports, also within its functions: `a.b` for `from a import b` too."""
   found = set()
   for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
     if isinstance(node, ast.Import):
       found |= {alias.name for alias in node.names}
     elif isinstance(node, ast.ImportFrom):
       assert node.level == 0, f"{path} imports by a relative name"
-      found.add(node.module or "")
-  return {name.partition(".")[0] for name in found}
+      found |= {f"{node.module}.{alias.name}" for alias in node.names}
+  return found
+
+
+def _imported_by(path: pathlib.Path) -> set[str]:
+  """The first words of these."""
+  return {name.partition(".")[0] for name in _modules(path)}
 
 
 @pytest.mark.parametrize("tree", _TREES)
@@ -54,6 +59,12 @@ def test_imports_run_one_way(tree):
   above = set(_TREES[_TREES.index(tree) + 1 :])
   for path in _files(tree):
     assert not _imported_by(path) & above, path
+
+
+def test_algorithms_do_not_know_what_runs_them():
+  runs = ("tff_algos.runtimes", "tff_algos.simulation")
+  for path in _files("tff_algos/algorithms"):
+    assert not any(name.startswith(runs) for name in _modules(path)), path
 
 
 def test_an_error_that_programs_know_is_one_class():

@@ -54,7 +54,8 @@ class _Schedule(HyperParameters):
   deep_from: str = hparam(
     "",
     "The first deep layer: what its weights' names start with, such as dense; empty: the "
-    "one after the last convolution or recurrent layer.",
+    "one after the last convolution, recurrent layer or embedding; without any, the "
+    "second half of the arrays.",
     source="paper, Fig. 1",
   )
 

@@ -1,7 +1,7 @@
 """Composes an algorithm's pure functions into a `StatefulProcess`.
 
-With `composition` and `exchange` the one place that writes federated computations. A
-round is
+With `composition` and `exchange` the one place that writes an algorithm's rounds as
+federated computations. A round is
 
 1. the distributor says what of the server's variables is sent, as named parts;
 2. every client reads its examples (`client_readings`) and runs the client work on what
