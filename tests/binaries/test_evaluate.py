@@ -28,7 +28,7 @@ def evaluate(fork_program, trained):
   """`(*flags) -> Done` of evaluate.py, on the run unless another is named."""
 
   def run(*flags: str, run_dir=trained.run_dir, before="", cwd=trained.folder):
-    where = dict(cwd=cwd, paths=[str(ROOT / "tests/binaries")])
+    where = dict(cwd=cwd, paths=[str(ROOT / "tests")])
     given = [f"--run={run_dir}", *flags]
     return fork_program("evaluate.py", *given, **where, before=before)
 

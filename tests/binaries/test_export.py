@@ -30,7 +30,7 @@ def export(fork_program, trained):
   """`(*flags) -> Done` of export.py, on the run unless another is named."""
 
   def run(*flags: str, run_dir=trained.run_dir):
-    paths = [str(ROOT / "tests/binaries")]
+    paths = [str(ROOT / "tests")]
     given = [f"--run={run_dir}", *flags]
     return fork_program("export.py", *given, cwd=trained.folder, paths=paths)
 

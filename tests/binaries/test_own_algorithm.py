@@ -92,7 +92,7 @@ def test_resuming_with_another_source_is_refused(run_forked, unbroken, tmp_path)
 def test_a_run_is_not_evaluated_without_its_source(fork_program, unbroken, tmp_path):
   shutil.copytree(unbroken, tmp_path / "run")
   (tmp_path / "run/model.keras").unlink()
-  paths = [str(ROOT / "tests/binaries")]  # Its task is there.
+  paths = [str(ROOT / "tests")]  # Its task is there.
   done = fork_program("evaluate.py", "--run=run", cwd=tmp_path, paths=paths)
   assert_refused(done, "there is no module 'my_algorithms'")
 

@@ -28,7 +28,7 @@ def personal(run_forked, tmp_path_factory) -> tuple[pathlib.Path, Done]:
 
 
 def _program(fork_program, program, *flags, cwd):
-  return fork_program(program, *flags, cwd=cwd, paths=[str(ROOT / "tests/binaries")])
+  return fork_program(program, *flags, cwd=cwd, paths=[str(ROOT / "tests")])
 
 
 def test_run_has_the_accuracies_of_clients_and_no_other(personal):

@@ -157,7 +157,7 @@ def test_words_of_the_command_line():
 
 def _request(folder, **changed):
   request = lies.Request(
-    task="digits_cnn",
+    task="own_tasks:good",
     algorithms=["fedavg", "twafl"],
     attacks=lies.parse_attacks(["scaled"]),
     defences=lies.parse_defences(["median"]),

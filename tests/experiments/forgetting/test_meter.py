@@ -72,7 +72,7 @@ def _measure(tmp_path, rounds, algorithms=("fedavg", "fedreg"), resume=False):
     hparams=_HPARAMS,
     fisher=True,
     settings=dict(
-      task="digits_cnn",
+      task="own_tasks:good",
       num_clients=12,
       clients_per_round=2,
       rounds=rounds,
