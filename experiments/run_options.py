@@ -88,8 +88,8 @@ def define() -> None:
     None,
     "So many clients' results are added one after the other, and these sums joined in a "
     "fixed tree; a part is also what dask gives a worker at once. Other parts round "
-    "otherwise. Default: as many as give at most 16 parts, and whole blocks, of 16 to "
-    "128, of clients that are worked on in blocks.",
+    "otherwise. Default: as many as give at most 16 parts, and at least a block, of 16 "
+    "to 128 on a CPU, of clients that are worked on in blocks.",
     **place,
   )
   flags.DEFINE_integer(

@@ -97,7 +97,7 @@ def pytest_collection_finish() -> None:
   # Closing a runtime would look for it each time: below that is done between tests.
   if runtime := sys.modules.get("tff_algos.runtimes.runtime"):
     runtime.gc = types.SimpleNamespace(collect=lambda: 0)
-  # TFF reads each type of a computation at each place anew, a tenth of what building and
+  # TFF reads each type of a computation at each place anew, 8 % of what building and
   # tracing a process takes: here it is read once.
   if reading := sys.modules.get(_READING_TYPES):
     reading.deserialize_type = _remembering(reading.deserialize_type)

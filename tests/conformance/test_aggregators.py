@@ -6,8 +6,6 @@ server keeps sums of all clients' last uploads, take another way to sum.
 
 from __future__ import annotations
 
-import inspect
-
 import driver
 import numpy as np
 import pytest
@@ -17,18 +15,14 @@ from tff_algos.aggregators import table
 from tff_algos.algorithms import registry
 from tff_algos.errors import InputError
 
-SUMMING = ("afl", "tefl", "twafl")
 # Whose messages have one part, and two.
 CLIPPED = ("fedavg", "scaffold")
 _THOROUGH = pytest.mark.thorough
 
 
-def federation_with(name, problem, **aggregators) -> driver.Federation:
-  row, hparams = registry.get(name), driver.hparams_of(name)
-  options = inspect.signature(row.builder).parameters
-  population = dict(num_clients=5, num_examples=30)
-  known = {k: v for k, v in population.items() if k in options}
-  process = row.builder(problem.model, hparams, **known, **aggregators)
+def federation_with(name, problem, aggregator) -> driver.Federation:
+  hparams = driver.hparams_of(name)
+  process = driver.build(name, problem, hparams, aggregator)
   return driver.Federation(process, problem, hparams, seed=1)
 
 
@@ -38,7 +32,7 @@ def test_clipping_is_of_the_models_part(federate, problem_of, name):
   norm = 1e-3
   mean = tff.aggregators.MeanFactory(no_nan_division=True)
   clipping = tff.aggregators.clipping_factory(norm, mean)
-  clipped = federation_with(name, problem_of("mlp"), model_aggregator=clipping)
+  clipped = federation_with(name, problem_of("mlp"), clipping)
   plain = federate(name)
   start = plain.weights
   clipped.round([0, 1, 2])
@@ -53,7 +47,7 @@ def test_clipping_is_of_the_models_part(federate, problem_of, name):
 @pytest.mark.parametrize("name", registry.ALGORITHMS)
 def test_row_says_whether_it_takes_one(name):
   row = registry.get(name)
-  assert row.takes_aggregator == (name not in SUMMING)
+  assert row.takes_aggregator == (name not in driver.SUMMING)
   if not row.takes_aggregator:
     with pytest.raises(InputError, match=f"^{name} takes no aggregator, [^\\n]*$"):
       row.check_aggregator()
@@ -64,14 +58,14 @@ def test_row_says_whether_it_takes_one(name):
   [
     name if name in CLIPPED else pytest.param(name, marks=_THOROUGH)
     for name in registry.ALGORITHMS
-    if name not in SUMMING
+    if name not in driver.SUMMING
   ],
 )
 def test_median_of_one_client_is_its_update(federate, problem_of, name):
   """As the mean of one is; and so is that of three when two of them are not finite."""
   factory = table.make("median", clients_per_round=1)
   problem = problem_of("mlp")
-  median = federation_with(name, problem, model_aggregator=factory)
+  median = federation_with(name, problem, factory)
   plain = federate(name, seed=median.seed)
   for clients, spoilt in (((1,), {}), ((0, 1, 2), {0: "nan", 2: "inf"})):
     median.round(clients, spoilt)
@@ -90,7 +84,7 @@ def test_median_of_one_client_is_its_update(federate, problem_of, name):
 def test_every_aggregator_of_the_table_makes_rounds(problem_of, spec):
   words = {"dp": "dp:noise_multiplier=1e-3", "trimmed_mean": "trimmed_mean:share=0.3"}
   factory = table.make(words.get(spec, spec), clients_per_round=3)
-  federation = federation_with("fedavg", problem_of("mlp"), model_aggregator=factory)
+  federation = federation_with("fedavg", problem_of("mlp"), factory)
   start = federation.weights
   federation.round([0, 1, 2]).round([2, 3, 4])
   assert all(np.isfinite(w).all() for w in federation.weights)
@@ -98,8 +92,8 @@ def test_every_aggregator_of_the_table_makes_rounds(problem_of, spec):
   assert federation.training["num_accepted"] == 3
 
 
-@pytest.mark.parametrize("name", SUMMING)
+@pytest.mark.parametrize("name", driver.SUMMING)
 def test_what_does_not_sum_is_refused_in_one_sentence(problem_of, name):
   with pytest.raises(ValueError, match=r"^sum_factory must sum [^\n]*\.$"):
     mean = tff.learning.robust_aggregator()
-    federation_with(name, problem_of("mlp"), sum_factory=mean)
+    federation_with(name, problem_of("mlp"), mean)

@@ -15,20 +15,16 @@ tests share, where the same values were set: bit for bit, so that
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections import OrderedDict
 
 import driver
 import numpy as np
-import problems
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.algorithms import registry
 from tff_algos.templates import composer
-
-SUMMING = {"afl", "tefl", "twafl"}
 
 # The last one is halved.
 ROUNDS = ((0, 1, 2, 3, 4), (4, 2, 0), (3, 2, 1, 0))
@@ -94,16 +90,6 @@ def halved(name: str) -> dict:
   return {k: 0.5 * float(v) for k, v in values if k not in driver.SHAPE_THE_START}
 
 
-def build(name, problem, hparams, aggregator):
-  """The algorithm's process with an aggregator in place of its own."""
-  row = registry.get(name)
-  options = inspect.signature(row.builder).parameters
-  population = dict(num_clients=problems.NUM_CLIENTS, num_examples=sum(problems.SIZES))
-  known = {k: v for k, v in population.items() if k in options}
-  known["sum_factory" if name in SUMMING else "model_aggregator"] = aggregator
-  return row.builder(problem.model, hparams, **known)
-
-
 @pytest.fixture(scope="module")
 def build_anew(in_process, problem_of):
   """`(name) -> process`; the last one is kept for the next test of the algorithm."""
@@ -113,8 +99,8 @@ def build_anew(in_process, problem_of):
     if name not in made:
       made.clear()
       hparams = driver.hparams_of(name, **halved(name))
-      aggregator = HalvedSum() if name in SUMMING else HalvedMean()
-      made[name] = build(name, problem_of("noisy_mlp"), hparams, aggregator)
+      aggregator = HalvedSum() if name in driver.SUMMING else HalvedMean()
+      made[name] = driver.build(name, problem_of("noisy_mlp"), hparams, aggregator)
     return made[name]
 
   return get
@@ -141,11 +127,11 @@ def test_every_builder_takes_the_given_aggregator(problem_of, monkeypatch, name)
     raise Composed(aggregators)
 
   monkeypatch.setattr(composer, "compose_process", compose)
-  given = Asking() if name in SUMMING else HalvedMean()
+  given = Asking() if name in driver.SUMMING else HalvedMean()
   with pytest.raises(Composed) as composed:
-    build(name, problem_of("mlp"), driver.hparams_of(name), given)
+    driver.build(name, problem_of("mlp"), driver.hparams_of(name), given)
   [aggregators] = composed.value.args
-  if name not in SUMMING:
+  if name not in driver.SUMMING:
     assert aggregators["model"] is given
     return
   for factory in aggregators.values():
@@ -182,7 +168,9 @@ def test_it_starts_with_the_given_hparams_and_its_aggregators_state(
   process = build_anew(name)
   state = assert_starts_where_it_should(process, problem_of("noisy_mlp"), hparams)
   parts = state.aggregator
-  ours = [p["sum"] for p in parts.values()] if name in SUMMING else [parts["model"]]
+  ours = (
+    [p["sum"] for p in parts.values()] if name in driver.SUMMING else [parts["model"]]
+  )
   assert all(rounds_done == 0 for _, rounds_done in ours)
 
 

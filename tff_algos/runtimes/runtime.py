@@ -213,8 +213,8 @@ def create_runtime(
     clients_per_part: For in_process and dask: so many clients' results are added one
       after the other, and these sums joined in a fixed tree, so this is the one setting
       here that changes how results are rounded; a part is also what a worker of dask is
-      given at once. Default: as many as give at most 16 parts, and whole
-      blocks, of 16 to 128, of clients that are worked on in blocks.
+      given at once. Default: as many as give at most 16 parts, and at least a block, of
+      16 to 128 on a CPU, of clients that are worked on in blocks.
     worker_log: For local_worker: the file for the worker's output.
     workers: For dask without a scheduler or client: how many processes to start on this
       machine; default: one for each GPU, else for each core.
