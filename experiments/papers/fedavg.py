@@ -33,10 +33,11 @@ _GRID = {"mnist_2nn": ("0.1", "0.215"), "mnist_cnn": ("0.1", "0.215", "0.464")}
 _PATIENCE = 1.5
 _NOTE = (
   "Rounds are read off the best accuracy so far, linear between rounds [paper, Section "
-  f"3]. A row is run for {_PATIENCE:g} times the paper's rounds. FedSGD is FedAvg with "
-  "E = 1 and B = inf. C = 0.0 is one client a round. The paper tunes the learning rate "
-  "for each row; --learning_rates says which are tried. Of Shakespeare's roles the paper "
-  f"counts 1,146, tasks.datasets.shakespeare {shakespeare.ROLES:,}."
+  f"3]. A row is run for {_PATIENCE:g} times the paper's rounds [convention]. FedSGD is "
+  "FedAvg with E = 1 and B = inf, C = 0.0 one client a round [paper]. The paper tunes "
+  "the learning rate for each row; --learning_rates says which are tried. Of "
+  "Shakespeare's roles the paper counts 1,146, tasks.datasets.shakespeare "
+  f"{shakespeare.ROLES:,} [convention]."
 )
 
 
