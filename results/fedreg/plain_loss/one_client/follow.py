@@ -26,7 +26,6 @@ from tff_algos.simulation import evaluation
 from tff_algos.simulation.loop import RoundStart
 
 FIRST_FOLLOWED, ROUNDS = 57, 66
-EPSILONS = {"plain": 0.0, "authors'": 1e-12}
 SGD: dict[str, Any] = dict(epochs=40, batch_size=10, learning_rate=0.1, momentum=0.0)
 
 
@@ -35,10 +34,10 @@ def main() -> None:
   if len(sys.argv) != 2:
     sys.exit("follow.py takes one argument, the folder of the data set MNIST.")
   runtime = tff_algos.create_runtime()
+  plain, authors = (_load(sys.argv[1], epsilon) for epsilon in (0.0, 1e-12))
+  clients = plain.clients  # The losses change the model alone.
   processes, followed, rows = {}, {}, []
-  for loss, epsilon in EPSILONS.items():
-    loaded = _load(sys.argv[1], epsilon)
-    model, clients = loaded.model, loaded.clients
+  for loss, model in (("plain", plain.model), ("authors'", authors.model)):
     processes["scaffold", loss] = tff_algos.build_scaffold(
       model, tff_algos.ScaffoldHparams(**SGD), num_clients=len(clients)
     )
@@ -49,8 +48,6 @@ def main() -> None:
       key = algorithm, loss
       local_models = forgetting.build_local_models(model, processes[key])
       followed[key] = local_models, evaluation.build_means(model)
-    if not epsilon:
-      evaluate = tff_algos.build_evaluation(model, loaded.test_x, loaded.test_y)
   settings = tff_algos.Settings(rounds=ROUNDS, clients_per_round=10)
 
   def follow(start: RoundStart) -> None:
@@ -59,7 +56,7 @@ def main() -> None:
     server = start.state.variables
     places = settings.attendance(len(clients), start.rounds_done).taking_part
     cohort = [clients.ids[place] for place in places]
-    examples = [clients.examples(client, model.example_spec) for client in cohort]
+    examples = [clients.examples(client, plain.model.example_spec) for client in cohort]
     for (algorithm, loss), (local_models, means) in followed.items():
       if algorithm == "scaffold":
         variables, states = server, start.client_states
@@ -86,7 +83,7 @@ def main() -> None:
       processes["scaffold", "plain"],
       clients,
       settings,
-      evaluate=evaluate,
+      evaluate=tff_algos.build_evaluation(plain.model, plain.test_x, plain.test_y),
       before_round=follow,
     )
   _write("clients.csv", list(rows[0]), rows)
