@@ -475,6 +475,20 @@ FAULTS = (
     ("tests/runtimes/test_random_draws.py",),
   ),
   Fault(
+    "pooling loops: a body that is set apart is put back into the graph around it",
+    "tff_algos/runtimes/pooling_loops.py",
+    'work.attr["_noinline"].b = True',
+    "pass",
+    _of("runtimes/test_pooling_loops.py", "one_dnn"),
+  ),
+  Fault(
+    "pooling loops: results in another order",
+    "tff_algos/runtimes/pooling_loops.py",
+    "enumerate(signature.output_arg)",
+    "enumerate(reversed(signature.output_arg))",
+    ("tests/runtimes/test_pooling_loops.py",),
+  ),
+  Fault(
     "vectorised forms: what one client lacks in rank is left to TensorFlow to broadcast",
     "tff_algos/runtimes/private_apis.py",
     "for _ in range(highest - rank):",

@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.errors import UnsupportedComputationError
-from tff_algos.runtimes import private_apis, values
+from tff_algos.runtimes import pooling_loops, private_apis, values
 from tff_algos.runtimes.values import Struct
 
 _blocks = tff.framework
@@ -104,6 +104,7 @@ def _call_tensorflow(block: tff.framework.CompiledComputation, argument: Any) ->
       "variables: build it from a functional model, or use the local_worker runtime."
     )
   graph_def = tf.compat.v1.GraphDef.FromString(proto.graph_def.value)
+  pooling_loops.set_apart(graph_def)
   _take_functions(graph_def)
   inputs: dict[str, tf.Tensor] = {}
   if signature.parameter is not None:
