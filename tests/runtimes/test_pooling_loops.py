@@ -126,16 +126,15 @@ def _graph_of(function, *arguments) -> tf.compat.v1.GraphDef:
   return graph.as_graph_def()
 
 
+def _descend_twice(x):
+  def body(i, x):
+    return i + 1, _descend(x, tf.ones([1, 2, 2, 1]), 2, 2, "VALID")
+
+  return tf.while_loop(lambda i, _: i < 2, body, (0, x))[1]
+
+
 def test_only_the_innermost_loop_is_set_apart():
-  slopes = tf.ones([1, 2, 2, 1])
-
-  def twice(x):
-    def body(i, x):
-      return i + 1, _descend(x, slopes, 2, 2, "VALID")
-
-    return tf.while_loop(lambda i, _: i < 2, body, (0, x))[1]
-
-  graph_def = _graph_of(twice, tf.TensorSpec([1, 4, 4, 1]))
+  graph_def = _graph_of(_descend_twice, tf.TensorSpec([1, 4, 4, 1]))
   before = {f.signature.name for f in graph_def.library.function}
   pooling_loops.set_apart(graph_def)
   [added] = [f for f in graph_def.library.function if f.signature.name not in before]
@@ -149,11 +148,14 @@ def test_only_the_innermost_loop_is_set_apart():
   assert len(callers) == 1
 
 
-def test_other_loops_stay_as_they_are():
-  def halve(x):
-    return tf.while_loop(lambda i, _: i < 3, lambda i, x: (i + 1, x / 2), (0, x))[1]
+def _halve(x):
+  return tf.while_loop(lambda i, _: i < 3, lambda i, x: (i + 1, x / 2), (0, x))[1]
 
-  graph_def = _graph_of(halve, tf.TensorSpec([2]))
+
+@pytest.mark.parametrize("function, gpus", [(_halve, []), (_descend_twice, ["GPU:0"])])
+def test_other_loops_and_those_beside_gpus_stay(monkeypatch, function, gpus):
+  graph_def = _graph_of(function, tf.TensorSpec([1, 4, 4, 1]))
   expected = graph_def.SerializeToString(deterministic=True)
+  monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus)
   pooling_loops.set_apart(graph_def)
   assert graph_def.SerializeToString(deterministic=True) == expected

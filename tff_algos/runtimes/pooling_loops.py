@@ -18,9 +18,13 @@ _GRADIENT = "MaxPoolGrad"
 def set_apart(graph_def: tf.compat.v1.GraphDef) -> None:
   """Turns each loop body that has the gradient of a max pooling into a call of itself.
 
+  Not where there are GPUs, which have operations of their own.
+
   Args:
     graph_def: A graph with its functions; it is changed.
   """
+  if tf.config.list_physical_devices("GPU"):
+    return
   functions = {f.signature.name: f for f in graph_def.library.function}
   nodes = [*graph_def.node, *(n for f in functions.values() for n in f.node_def)]
   loops = {n.attr["body"].func.name: n.op for n in nodes if n.op in _CALLS}
