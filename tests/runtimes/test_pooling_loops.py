@@ -99,9 +99,13 @@ def test_rounds_pool_by_one_dnn(tmp_path):
   network = tf.keras.Sequential(
     [
       layers.Input([12, 12, 1]),
-      *[layers.Conv2D(4, 3, activation="relu"), layers.MaxPool2D()],
-      *[layers.Conv2D(4, 2, activation="relu"), layers.MaxPool2D()],
-      *[layers.Flatten(), layers.Dense(8, "relu"), layers.Dense(3)],
+      layers.Conv2D(4, 3, activation="relu"),
+      layers.MaxPool2D(),
+      layers.Conv2D(4, 2, activation="relu"),
+      layers.MaxPool2D(),
+      layers.Flatten(),
+      layers.Dense(8, "relu"),
+      layers.Dense(3),
     ]
   )
   spec = tff_algos.ExampleSpec(

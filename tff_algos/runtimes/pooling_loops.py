@@ -4,6 +4,7 @@ On a CPU TensorFlow replaces a max pooling and its gradient by oneDNN's, which t
 tenth of the time: the gradient only where it has met the pooling before. In a function it
 meets operations in the order of their inputs, but a loop's body becomes part of the graph
 around it, a circle which it enters anywhere, by chance. So such a body becomes a call.
+After an upgrade: whether `test_rounds_pool_by_one_dnn` still fails without this.
 """
 
 from __future__ import annotations
