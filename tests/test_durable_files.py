@@ -116,6 +116,7 @@ def test_error_of_the_disk_names_what_was_written(error, number):
     FileNotFoundError(errno.ENOENT, "No such file", "/a/file"),
     OSError(errno.ENOSPC, _FULL, "/b/file"),
     tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor"),
+    sqlite3.OperationalError("database is locked"),
     ValueError("inside"),
   ],
 )

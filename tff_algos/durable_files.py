@@ -79,6 +79,8 @@ def _disk_error(error: Exception) -> Optional[int]:
     return error.errno if error.errno in DISK_ERRORS else None
   message = str(error)
   if isinstance(error, sqlite3.OperationalError):
+    if "locked" in message:  # By another program.
+      return None
     return errno.ENOSPC if "full" in message else errno.EIO
   # TensorFlow's and HDF5's messages have the system's in them.
   return next((n for n in DISK_ERRORS if os.strerror(n) in message), None)

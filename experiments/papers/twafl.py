@@ -130,8 +130,8 @@ def _comparison(data: str) -> Table:
     columns,
     tuple(rows),
     note=_NOTE + " C. cost is bytes to the target over TWAFL's, and not reached by any "
-    "where TWAFL does not reach it. The paper says that TEFL is best in rounds and accuracy "
-    "on most data, TWAFL in bytes on MNIST, AFL last.",
+    "where TWAFL does not reach it. The paper says that TEFL is best in rounds and "
+    "accuracy on most data, TWAFL in bytes on MNIST, AFL last.",
   )
 
 

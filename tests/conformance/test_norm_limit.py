@@ -12,6 +12,7 @@ import problems
 import pytest
 
 from tff_algos.errors import InputError
+from tff_algos.templates import norm_limits
 
 # One part; two parts; kinds of rounds, and clients that remember; an exchange before the
 # training.
@@ -101,6 +102,14 @@ def test_before_there_is_a_median_the_models_own_norm_counts(limited):
   [median] = medians(federation)
   assert median < 8 * size
   assert federation.training["num_too_long"] == 1
+
+
+def test_of_parts_that_are_not_sent_there_is_no_limit_before_there_is_a_median():
+  """Such as gradients, by an algorithm of one's own."""
+  for median, expected in ((np.nan, False), (5.0, False), (0.5, True)):
+    medians = np.full(10, median, np.float32)
+    found = norm_limits.is_too_long(np.float32(8), 4.0, medians, {})
+    assert bool(found) == expected
 
 
 def test_each_kind_of_round_has_its_own_median(limited):

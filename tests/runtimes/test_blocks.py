@@ -13,6 +13,7 @@ import tensorflow_federated as tff
 
 import tff_algos
 from tasks.models import cnn
+from tff_algos.aggregators import table
 from tff_algos.algorithms import registry
 from tff_algos.runtimes import (
   blocks,
@@ -76,6 +77,10 @@ def process_of(model):
 
   @functools.cache
   def build(name):
+    if name == "clipping":  # TFF's, by norms.
+      return tff_algos.build_fed_avg(
+        model, model_aggregator=table.make("clipping", clients_per_round=7)
+      )
     row = registry.get(name)
     options = dict(batch_size=3, learning_rate=0.1, **_OPTIONS.get(name, {}))
     known = row.hparams_class.__dataclass_fields__
@@ -110,7 +115,8 @@ _BY_NAME = ("scaffold", "fedgg", "fedcurv", "fedavg_dpsgd")
 
 
 @pytest.mark.parametrize(
-  "name", ["twafl", *(pytest.param(name, marks=_THOROUGH) for name in _BY_NAME)]
+  "name",
+  ["twafl", "clipping", *(pytest.param(name, marks=_THOROUGH) for name in _BY_NAME)],
 )
 def test_equals_one_client_after_another(
   name, in_blocks, process_of, clients, monkeypatch
@@ -288,6 +294,39 @@ def test_sizes_inside_the_work_may_depend_on_values(few_are_enough, monkeypatch)
     sizes.clear()
     assert compute([5, 3, 1, 4, 3]) == [10, 3, 0, 6, 3]
     assert sizes == [1] * 5
+
+
+def test_sums_do_not_depend_on_how_many_could_be_a_block(few_are_enough):
+  """In the first round blocks come down to one client; the second begins with one."""
+  draw = tff.tensorflow.computation(
+    lambda n: tf.fill([tf.cast(tf.maximum(n - n + 3, 3), tf.int32)], n), np.float32
+  )
+  same = tff.tensorflow.computation(
+    lambda v: tf.reduce_max(tf.fill([1 + tf.cast(v[0], tf.int32) % 7], v[0])),
+    tff.TensorType(np.float32, [None]),
+  )
+
+  @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+  def compute(numbers):
+    return tff.federated_sum(tff.federated_map(same, tff.federated_map(draw, numbers)))
+
+  numbers = [np.float32(n) for n in np.random.default_rng(0).lognormal(0, 3, 100)]
+  # So many that the first block of a part, and so a part's sum, holds several clients.
+  with tff_algos.create_runtime(clients_per_part=50):
+    first, second = compute(numbers), compute(numbers)
+  np.testing.assert_array_equal(first, second)
+
+
+def test_strings_keep_their_last_zeros(few_are_enough):
+  same = tff.tensorflow.computation(lambda s: tf.identity(s), np.str_)
+
+  @tff.federated_computation(tff.FederatedType(np.str_, tff.CLIENTS))
+  def compute(strings):
+    return tff.federated_map(same, strings)
+
+  strings = [b"ab\0\0", b"cd\0\0", b"\0\0\0\0"]
+  with tff_algos.create_runtime():
+    assert list(compute(strings)) == strings
 
 
 def test_a_reading_may_depend_on_what_was_broadcast(few_are_enough):

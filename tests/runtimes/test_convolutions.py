@@ -246,7 +246,7 @@ def test_blocks_shrink_to_what_the_memory_holds(in_blocks, process, clients, mon
   monkeypatch.setattr(blocks.Blocks, "_run", run)
   rounds_of.assert_close(_run(process, clients, monkeypatch, is_gpu=True), expected)
   # The second round begins with what the first one came down to.
-  assert sizes == [5, 2, 3, 1, 2, 2, 2, 1]
+  assert sizes == [5, 2, 3, 1, 2, 2, 1, 2]
 
 
 def test_one_client_for_whom_there_is_no_memory_is_an_error(
@@ -278,7 +278,7 @@ def test_rule_takes_convolutions_on_a_gpu_only(process):
 
 def test_large_models_are_in_smaller_blocks_or_in_none(process, monkeypatch):
   work = _work_of(process, 100, on_gpu=True)
-  assert work.at_once(100) == 100 and work.at_once(1000) == blocks.MOST_CLIENTS
+  assert work.block_size(100) == 100 and work.block_size(1000) == blocks.MOST_CLIENTS
   sent = blocks.ON_GPU.most_bytes / 10  # More than this broadcast has.
   limits = blocks.ON_GPU._replace(block_bytes=7 * sent)
   assert limits.block_size(100, int(sent)) == 7

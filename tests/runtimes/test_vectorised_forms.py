@@ -70,6 +70,22 @@ def test_vectorised_sort_is_stable():
   np.testing.assert_array_equal(found, np.argsort(values, axis=1, kind="stable"))
 
 
+@pytest.mark.parametrize("num_clients", [1, 3])
+@pytest.mark.parametrize("axes", [None, [0], [-1], [2, 0]])
+def test_vectorised_squeeze_keeps_the_clients(num_clients, axes):
+  values = _draw(num_clients, 1, 4, 1)
+  found = tf.function(_all_at_once(lambda value: tf.squeeze(value, axes)))(values)
+  expected = np.stack([np.squeeze(v, axes and tuple(axes)) for v in values])
+  np.testing.assert_array_equal(found, expected)
+
+
+def test_squeeze_of_unknown_sizes_has_no_vectorised_form():
+  work = _all_at_once(lambda value: tf.squeeze(value[: tf.cast(value[0, 0], tf.int32)]))
+  values = np.full([1, 2, 4], 2, np.float32)
+  found = tf.function(work)(values)
+  np.testing.assert_array_equal(found, values)
+
+
 @pytest.mark.parametrize("takes", ["TTT", "FFF", "TFT"])
 def test_vectorised_choice_between_branches(takes):
   values = tf.constant([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])

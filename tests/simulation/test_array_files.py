@@ -6,8 +6,10 @@ import collections
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tree
 
+from tff_algos.errors import InputError
 from tff_algos.simulation import array_files
 
 _State = collections.namedtuple("_State", "model extra round_num")
@@ -48,6 +50,25 @@ def test_weights_have_their_names_wherever_they_are(tmp_path):
   ]
   np.testing.assert_array_equal(found["extra/duals/dense/bias"], [2, 2, 2])
   assert found["round_num"] == 7
+
+
+@pytest.mark.parametrize(
+  "leaf", [tf.constant(1, tf.bfloat16).numpy(), np.array([b"a", b"bc"], object)]
+)
+def test_dtypes_that_would_not_come_back_are_refused(leaf):
+  with pytest.raises(InputError, match=r"^model/1 of a state is of dtype \w+, which"):
+    array_files.check_dtypes({"model": (np.float32(0), leaf)}, "a state")
+
+
+@pytest.mark.parametrize(
+  "leaf", [b"ab", np.bool_(True), np.float16([1, 2]), np.uint64(3)]
+)
+def test_dtypes_that_are_not_refused_come_back(tmp_path, leaf):
+  array_files.check_dtypes(leaf, "a state")
+  _save(tmp_path / "state.npz", leaf, None)
+  [found] = _read(tmp_path / "state.npz").values()
+  assert found.dtype == np.asarray(leaf).dtype
+  np.testing.assert_array_equal(found, leaf)
 
 
 def test_without_a_model_names_are_places():

@@ -277,6 +277,20 @@ def test_a_run_goes_on_from_the_older_one_over_the_damaged_one(tmp_path):
   _assert_holds(tmp_path, [2, 4, 6])
 
 
+def test_a_later_damaged_one_takes_no_place_of_the_two_that_are_kept(tmp_path):
+  run = _Run(tmp_path)
+  run.save(2)
+  run.save(10)
+  _flip(tmp_path / "round_0000010" / "server.npz")
+  resumed = _Run(tmp_path)
+  with pytest.warns(InputWarning):
+    checkpoints.restore(str(tmp_path), _state(0), resumed.store)
+  resumed.save(4)
+  names = sorted(p.name for p in tmp_path.glob("round_*"))
+  assert names == ["round_0000002", "round_0000004"]
+  _assert_holds(tmp_path, [2, 4])
+
+
 def test_damaged_client_states_are_those_of_their_checkpoint(tmp_path):
   run = _Run(tmp_path)
   run.save(2)

@@ -58,6 +58,10 @@ class _Notes:
   def get_hparams(self, state):
     return {"learning_rate": np.float32(0.1)}
 
+  def set_hparams(self, state, hparams):
+    assert hparams == self.get_hparams(state)
+    return state
+
   def get_model_weights(self, state):
     return collections.namedtuple("Weights", "trainable")((state,))
 
@@ -620,20 +624,38 @@ def test_run_stopped_and_resumed_is_the_unbroken_run(
   _assert_same_run(process, resumed, unbroken(name), tmp_path)
 
 
-@stateful
+def _before_round(start):
+  if start.rounds_done == 3:
+    raise OSError("the disk is gone")
+
+
+def _on_round(record):
+  if record["round"] == 4:
+    raise OSError("the disk is gone")
+
+
+def _interrupted(record):
+  if record["round"] == 4:
+    raise KeyboardInterrupt("the disk is gone")
+
+
+@pytest.mark.parametrize(
+  "name, fail",
+  [
+    *((name, {"before_round": _before_round}) for name in ("scaffold", "fedgg")),
+    ("fedadam", {"on_round": _interrupted}),
+    ("scaffold", {"on_round": _on_round}),
+  ],
+  ids=["scaffold", "fedgg", "interrupted", "after its record"],
+)
 def test_run_that_failed_in_a_round_and_was_resumed_is_the_unbroken_run(
-  process_of, federation, unbroken, tmp_path, name
+  process_of, federation, unbroken, tmp_path, name, fail
 ):
   """In round 4, so the checkpoint that is due is of round 2; and at once again."""
   process = process_of(name)
-
-  def fail(start):
-    if start.rounds_done == 3:
-      raise OSError("the disk is gone")
-
   for is_resumed in (False, True):
-    with pytest.raises(OSError, match="the disk is gone"):
-      _run(process, federation, tmp_path, resume=is_resumed, before_round=fail)
+    with pytest.raises((OSError, KeyboardInterrupt), match="the disk is gone"):
+      _run(process, federation, tmp_path, resume=is_resumed, **fail)
     assert checkpoints.rounds_done(str(tmp_path)) == 3
   reported = []
   resumed = _run(
@@ -646,6 +668,29 @@ def test_run_that_failed_in_a_round_and_was_resumed_is_the_unbroken_run(
   )
   assert reported == [1, 2, 3, 4, 5, 6]
   _assert_same_run(process, resumed, unbroken(name), tmp_path)
+
+
+@pytest.mark.parametrize("what", ["server", "clients"])
+def test_evaluation_that_fails_leaves_the_rounds_before(
+  notes, federation, tmp_path, what
+):
+  calls = []
+
+  def evaluate(*arguments):
+    calls.append(arguments)
+    if len(calls) == 3:
+      raise MemoryError("too many pictures")
+    values = {"num_examples": np.ones(6, np.int64), "accuracy": np.ones(6)}
+    # Numbers of NumPy's are numbers too.
+    return {"accuracy": np.float32(0.5)} if what == "server" else values
+
+  asked = {"evaluate" if what == "server" else "evaluate_clients": evaluate}
+  settings = _settings(rounds=5, checkpoint_folder=str(tmp_path))
+  with pytest.raises(MemoryError, match="too many pictures"):
+    loop.simulate(notes, federation.clients, settings, **asked)
+  assert checkpoints.rounds_done(str(tmp_path)) == 2
+  resumed = loop.simulate(notes, federation.clients, settings, resume=True, **asked)
+  assert len(resumed.records) == 5 and len(calls) == 6
 
 
 @stateful

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import tree
 
+from tff_algos.aggregators import table
+from tff_algos.algorithms import fed_avg
 from tff_algos.runtimes import runtime, tracing
 from tff_algos.simulation import client_evaluation, cohorts, loop, schedules, stopping
 from tff_algos.simulation.availability import Availability, ClientDurations
@@ -105,6 +107,41 @@ def test_round_with_nobody_leaves_the_model(process_of, federation, name):
   assert (empty["num_examples"], empty["num_accepted"]) == (0, 0)
   assert (empty["num_dropped"], empty["num_dropped_out"]) == (0, 1)
   assert (empty["bytes_down"], empty["bytes_up"]) == (0, 0)
+
+
+_THOROUGH = pytest.mark.thorough
+
+
+@pytest.mark.parametrize(
+  "spec",
+  [
+    *("clipping", "secure_sum"),
+    *(pytest.param(spec, marks=_THOROUGH) for spec in ("zeroing", "robust", "dp")),
+  ],
+)
+def test_round_with_nobody_leaves_the_aggregators(federation, spec):
+  """Whose estimates of norms would be of no number, and no number from then on."""
+  words = {"dp": "dp:noise_multiplier=1e-3"}
+  aggregator = table.make(words.get(spec, spec), clients_per_round=1)
+  process = fed_avg.build_fed_avg(federation.model, model_aggregator=aggregator)
+  settings = dataclasses.replace(
+    _settings(4, availability=Availability(0.5)), clients_per_round=1, seed=63
+  )
+  starts = []
+  result = loop.simulate(
+    process, federation.clients, settings, before_round=starts.append
+  )
+  assert [r["num_accepted"] for r in result.records] == [1, 0, 1, 1]
+  states = [
+    tree.flatten(state.aggregator)
+    for state in (*(start.state for start in starts), result.state)
+  ]
+  for a, b in zip(states[1], states[2]):
+    np.testing.assert_array_equal(a, b)
+  assert any(np.any(a != b) for a, b in zip(states[2], states[3]))
+  numbers = [v for v in states[-1] if not isinstance(v, bytes)]
+  assert all(np.all(np.isfinite(v)) for v in numbers)
+  assert all(np.all(np.isfinite(w)) for w in result.state.variables.model)
 
 
 def test_round_with_nobody_is_done_by_tffs_worker_too(process_of, federation):
@@ -219,6 +256,20 @@ def test_resumed_run_has_the_same_rates(process_of, federation, tmp_path):
   loop.simulate(process, federation.clients, settings, should_stop=lambda: True)
   resumed = loop.simulate(process, federation.clients, settings, resume=True)
   _assert_same(resumed, unbroken)
+
+
+def test_run_resumed_without_its_schedule_has_the_rate_that_was_given(
+  process_of, federation, tmp_path
+):
+  process, folder = process_of("fedadam"), str(tmp_path)
+  given = process.get_hparams(process.initialize())
+  schedule = schedules.exponential(decay=0.5)
+  settings = _settings(2, learning_rate_schedule=schedule, checkpoint_folder=folder)
+  first = loop.simulate(process, federation.clients, settings)
+  assert process.get_hparams(first.state) != given
+  settings = _settings(3, checkpoint_folder=folder)
+  resumed = loop.simulate(process, federation.clients, settings, resume=True)
+  assert process.get_hparams(resumed.state) == given
 
 
 def test_schedule_is_refused_before_the_first_round(process_of, federation, tmp_path):

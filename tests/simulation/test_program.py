@@ -377,6 +377,19 @@ def test_results_are_references_and_errors_come_with_them(federated, fed_avg):
   assert asyncio.run(tff.program.materialize_value(fed_avg.initialize().round_num)) == 0
 
 
+def test_a_leaf_no_longer_waited_for_leaves_the_others(federated, fed_avg):
+  async def work():
+    state = fed_avg.initialize()
+    waiting = asyncio.ensure_future(state.variables.model[0].get_value())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+      await waiting
+    assert await state.round_num.get_value() == 0
+
+  asyncio.run(work())
+
+
 def test_source_gives_simulates_cohorts_and_can_be_written_down(clients):
   iterator = tff_algos.ClientSource(clients, SEED).iterator()
   first, second = iterator.select(3), iterator.select(3)

@@ -105,6 +105,8 @@ class Blocks:
   ):
     #: How many clients are in a block of a round of so many.
     self.block_size = block_size
+    # Fewer work at once where these needed too much memory, or could not be one. They
+    # are a block all the same: what is added up together must not depend on that.
     self._most = sys.maxsize
     self._reading = planning.Step(readings, is_given)
     self._work = work
@@ -117,10 +119,6 @@ class Blocks:
     )
     self._read = self._function(self._trace_read, self._reading.inputs)
     self._do_work = self._function(self._trace_work, self._work.inputs)
-
-  def at_once(self, num_clients: int) -> int:
-    """As `block_size`; fewer once these needed too much memory, or could not be one."""
-    return min(self.block_size(num_clients), self._most)
 
   def prepare(self) -> None:
     """Has TensorFlow trace what `run` needs, before threads call it."""
@@ -146,7 +144,8 @@ class Blocks:
     clients = len(next(leaf for leaves in own.values() for leaf in leaves))
     half = clients // 2
     try:
-      return self._run(shared, own)
+      if clients <= self._most:
+        return self._run(shared, own)
     except (tf.errors.ResourceExhaustedError, tf.errors.InvalidArgumentError):
       # Of the second kind are sizes that depend on values, which differ from client to
       # client, besides what is wrong with one.

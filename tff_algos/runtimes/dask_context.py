@@ -83,7 +83,7 @@ class DaskContext(PlannedContext):
     super().__init__(in_process.prepare()[0], clients_per_part)
     self._client, self._folder = client, folder
     self._name = uuid.uuid4().hex[:8]
-    self._num_tasks = 0
+    self._numbers = itertools.count()
     self._computations: weakref.WeakKeyDictionary[execution.Plan, distributed.Future] = (
       weakref.WeakKeyDictionary()
     )
@@ -208,8 +208,8 @@ class DaskContext(PlannedContext):
   def _submit(
     self, function: Any, *arguments: Any, name: str = "", **settings: Any
   ) -> distributed.Future:
-    key = f"{_PREFIX}{name or function.__name__}-{self._name}-{self._num_tasks}"
-    self._num_tasks += 1
+    # Several threads may call this, and two keys that are the same are one task.
+    key = f"{_PREFIX}{name or function.__name__}-{self._name}-{next(self._numbers)}"
     with self._sending():
       return self._client.submit(
         function, *arguments, key=key, pure=False, retries=0, **settings

@@ -294,7 +294,7 @@ class Plan:
     own = list(cohort.own.items())
     specs = {n: values.specs_of(n.type) for n in cohort.own}
     many = cohort.num_clients
-    at_once = work.at_once(many) if isinstance(work, blocks.Blocks) else 1
+    at_once = work.block_size(many) if isinstance(work, blocks.Blocks) else 1
     portions = [
       [part[i : i + at_once] for i in range(0, len(part), at_once)]
       for part in cohort.parts
@@ -321,8 +321,7 @@ class Plan:
         totals = sums.add_all(totals, result)
         for node in kept_nodes:
           stacked = [np.asarray(leaf) for leaf in result[node]]
-          # Copies: a view would keep the whole block in memory.
-          kept[node] += ([np.array(v[i]) for v in stacked] for i in range(len(clients)))
+          kept[node] += ([_own(v[i]) for v in stacked] for i in range(len(clients)))
         continue
       waiting.append(sums.copied(result) if is_copied else result)
       if len(waiting) == accumulation.ADDED_AT_ONCE:
@@ -372,6 +371,11 @@ def _map_results(function: Callable[..., Any], results: Any, t: tff.Type) -> Any
     return function(results, t)
   elements = zip(tff.structure.iter_elements(results), t)
   return Struct([(n, _map_results(function, v, e)) for (n, v), e in elements])
+
+
+def _own(value: Any) -> Any:
+  # A view would keep the whole block in memory; of bytes NumPy would cut the last zeros.
+  return value if isinstance(value, bytes) else np.array(value)
 
 
 def _copied(values: Leaves, device: str) -> Leaves:

@@ -33,7 +33,8 @@ class ValueReference(tff.program.MaterializableValueReference):
     Raises:
       Exception: Whatever the computation raised.
     """
-    leaves = await asyncio.wrap_future(self._result)
+    # Whoever no longer waits for this leaf must not cancel the others.
+    leaves = await asyncio.shield(asyncio.wrap_future(self._result))
     return leaves[self._place]
 
 

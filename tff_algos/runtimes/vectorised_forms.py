@@ -44,6 +44,19 @@ def _l2_loss(pfor_input: Any) -> Any:
   return private_apis.stacked(tf.reduce_sum(flat * flat, 1) / 2)
 
 
+# TensorFlow's form without axes takes that of the clients too, where it is one client.
+def _squeeze(pfor_input: Any) -> Any:
+  value, dimensions = pfor_input.stacked_input(0), pfor_input.get_attr("squeeze_dims")
+  if dimensions:
+    axes = [axis + 1 if axis >= 0 else axis for axis in dimensions]
+    return private_apis.stacked(tf.squeeze(value, axes))
+  shape = pfor_input.op.inputs[0].shape
+  if not shape.is_fully_defined():
+    raise private_apis.NoVectorisedFormError("Which axes have one element is not known.")
+  kept = [size for size in shape if size != 1]
+  return private_apis.stacked(tf.reshape(value, [tf.shape(value)[0], *kept]))
+
+
 def _top_k(pfor_input: Any) -> list[Any]:
   found = tf.math.top_k(
     pfor_input.stacked_input(0),
@@ -84,5 +97,6 @@ FORMS: Mapping[str, Callable[[Any], Any]] = {
 FORMS_FOR_OWN_INPUTS: Mapping[str, tuple[int, Callable[[Any], Any]]] = {
   "DecodePaddedRaw": (0, _decode_padded_raw),
   "DecodeRaw": (0, _decode_raw),
+  "Squeeze": (0, _squeeze),
   **{n: (0, form) for n, form in private_apis.forms_where_all_take_the_first().items()},
 }

@@ -15,6 +15,17 @@ from tff_algos.models.functional import Model
 _TAKEN = "file"
 
 
+def check_dtypes(value: Any, what: str) -> None:
+  """Raises `InputError` where a leaf is of a dtype that these files do not hold."""
+  for name, leaf in zip(leaf_names(value), tree.flatten(value)):
+    dtype = np.asarray(leaf).dtype
+    if dtype.kind not in "biufcSU":  # Such as bfloat16, or strings of several lengths.
+      raise InputError(
+        f"{name} of {what} is of dtype {dtype}, which checkpoints do not hold: keep it "
+        "as another, such as float32, or run without a checkpoint_folder."
+      )
+
+
 def save_structure(file: IO[bytes], value: Any, model: Optional[Model] = None) -> None:
   """Writes the leaves of a structure, in their order, under the names of `leaf_names`."""
   np.savez(file, **dict(zip(leaf_names(value, model), tree.flatten(value))))

@@ -120,7 +120,8 @@ def save(
   if os.path.isdir(target):  # A damaged one: the run went on from that before.
     shutil.rmtree(target)
   durable_files.replace(unfinished, target)
-  kept = _names(folder)[:_KEPT]
+  # A later one is damaged: the run went on from one before it.
+  kept = [name for name in _names(folder) if name <= os.path.basename(target)][:_KEPT]
   for name in os.listdir(folder):
     if _OURS.match(name) and name not in kept:
       shutil.rmtree(os.path.join(folder, name), ignore_errors=True)

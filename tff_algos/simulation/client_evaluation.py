@@ -22,6 +22,7 @@ from tff_algos.client_data import ClientDirectory, Examples
 from tff_algos.client_work import gradients, local_training, tree_math
 from tff_algos.errors import InputError, check_whole_number
 from tff_algos.models.functional import Model, Weights, check_weights
+from tff_algos.runtimes import private_apis
 from tff_algos.simulation import client_files, evaluation, seeds
 from tff_algos.templates.stateful_process import PersonalModel
 
@@ -124,7 +125,8 @@ def build_client_evaluation(
     def totals_of(client: str) -> dict[str, NDArray[np.float64]]:
       words = seeds.sequence(shuffled_by, "personalization", clients.place(client))
       key = words.generate_state(2, np.uint32).view(np.int32)
-      parts = totals(tensors, clients.path(client), key)
+      with private_apis.safe_for_threads():
+        parts = totals(tensors, clients.path(client), key)
       return {name: value.numpy() for name, value in parts.items()}
 
     # Operations may have one core each: clients use the others.

@@ -16,6 +16,7 @@ from tff_algos import client_arrays
 from tff_algos.errors import InputError, first_line
 from tff_algos.models import losses
 from tff_algos.models.functional import MetricValue, Model, Weights, check_weights
+from tff_algos.runtimes import private_apis
 
 # Examples at once, here and where clients are evaluated.
 BATCH = 200
@@ -112,7 +113,8 @@ def build_means(model: Model) -> Callable[..., OrderedDict[str, float]]:
 
     def totals_from(start: int) -> dict[str, NDArray[Any]]:
       stop = start + BATCH
-      parts = totals(tensors, x[start:stop], y[start:stop])
+      with private_apis.safe_for_threads():
+        parts = totals(tensors, x[start:stop], y[start:stop])
       return {name: value.numpy() for name, value in parts.items()}
 
     sums = {name: np.zeros(2) for name in ("loss", *model.metrics)}

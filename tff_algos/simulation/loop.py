@@ -15,6 +15,7 @@ from tff_algos.client_data import ClientDirectory, ClientInput
 from tff_algos.errors import InputError, check_is, check_whole_number
 from tff_algos.models.functional import Weights
 from tff_algos.simulation import (
+  array_files,
   best_round,
   checkpoints,
   client_evaluation,
@@ -159,7 +160,8 @@ def simulate(
 
   Every round is a pure function of the states before it and of the seed, so a run that
   was resumed gives bit for bit what it would have given without a break. Where a round
-  fails, there is a checkpoint of the rounds before it.
+  fails or is interrupted, or what is called in it, there is a checkpoint of the rounds
+  before it.
 
   Args:
     process: The process.
@@ -183,9 +185,9 @@ def simulate(
     InputError: What is given is no process, no `ClientDirectory` or no `Settings`, the
       cohort is larger than the population, a client has a label for which the model has
       no output, the checkpoint belongs to another model or algorithm or its run began
-      with another seed or hyper-parameter, a new run's folder holds checkpoints,
-      evaluation does not give what the run is to stop or to keep the best model by, or
-      the process does not take the learning rate schedule.
+      with another seed or hyper-parameter, a new run's folder holds checkpoints, these do
+      not hold a dtype of the states, evaluation does not give what the run is to stop or
+      to keep the best model by, or the process does not take the learning rate schedule.
     DamagedError: A client's file does not hold what `write_clients` wrote.
   """
   check_process(process)
@@ -197,12 +199,15 @@ def simulate(
   settings.attendance(len(clients), 0)
   folder = settings.checkpoint_folder
   folder = None if folder is None else os.fspath(folder)
+  state, client_state = process.initialize(), process.initialize_client()
+  if folder is not None:
+    array_files.check_dtypes(state, "the server's state")
+    array_files.check_dtypes(client_state, "a client's state")
   store = ClientStateStore(
-    process.initialize_client(),
+    client_state,
     process.model,
     path=None if folder is None else checkpoints.client_file(folder),
   )
-  state = process.initialize()
   began_with = {} if folder is None else origin.of(process, state, settings.seed)
   save = functools.partial(checkpoints.save, model=process.model, origin=began_with)
   records: list[Record] = []
@@ -212,6 +217,10 @@ def simulate(
       raise InputError("To resume a run, say where its checkpoints are.")
     found = checkpoints.restore(folder, state, store)
     origin.check(began_with, found.origin, folder)
+    if settings.learning_rate_schedule is None:  # It may have had one before.
+      found = found._replace(
+        state=process.set_hparams(found.state, process.get_hparams(state))
+      )
     state, records = found.state, found.records
     best = best_round.of_checkpoint(found.best, records, keep_best, settings.eval_every)
     if _end(records, settings, stopping=False) is None:
@@ -231,7 +240,7 @@ def simulate(
     cohort = attendance.taking_part
     inputs = client_inputs.of_cohort(clients, cohort, settings.seed, round_num)
     ids = [clients.ids[p] for p in cohort]
-    done, before = round_num + 1, state
+    done, before, best_before = round_num + 1, state, best
     try:
       if evaluate_clients is not None and _is_due(settings, done):
         clients.check_files(clients.ids, f" in round {done}")
@@ -243,38 +252,38 @@ def simulate(
         # Which may be for what a file has come to hold.
         if output.metrics["client_work"]["train"].get("num_dropped", 0):
           clients.check_files(ids, f" in round {done}")
-    except Exception:
+      state = output.state
+      train_seconds = time.perf_counter() - start
+      crossing = process.traffic[process.kind_of_round(round_num)]
+      stopping = should_stop()
+      record = dict(
+        round=done,
+        **measurements.of_training(output.metrics),
+        seconds=train_seconds,
+        **rate,
+        **settings.availability.record(attendance),
+        **measurements.of_aggregators(output.metrics),
+        # Late results have been sent too.
+        **{**no_bytes, **traffic.record(crossing, len(cohort) + len(attendance.late))},
+      )
+      is_last = stopping or done == settings.rounds
+      if evaluate is not None:
+        record.update(_test_metrics(evaluate, process, state, settings, done, is_last))
+      watch.see(record)
+      records.append(record)
+      if done % settings.eval_every == 0:
+        best = best_round.better(best, record, keep_best, process, state)
+      ended_by = _end(records, settings, stopping=stopping)
+      if evaluate_clients is not None and (ended_by or _is_due(settings, done)):
+        weights = process.get_model_weights(state).trainable
+        with files.read_in(done, clients.ids):
+          record.update(_client_metrics(evaluate_clients, weights, clients, settings))
+      on_round(record)
+    except BaseException:
       if folder and round_num > saved:  # The rounds before it are whole.
-        save(folder, before, store, round_num, records, best=best)
+        save(folder, before, store, round_num, records[:round_num], best=best_before)
       raise
-    state = output.state
     store.put(cohort, output.client_states)
-    train_seconds = time.perf_counter() - start
-    crossing = process.traffic[process.kind_of_round(round_num)]
-    stopping = should_stop()
-    record = dict(
-      round=done,
-      **measurements.of_training(output.metrics),
-      seconds=train_seconds,
-      **rate,
-      **settings.availability.record(attendance),
-      **measurements.of_aggregators(output.metrics),
-      # Late results have been sent too.
-      **{**no_bytes, **traffic.record(crossing, len(cohort) + len(attendance.late))},
-    )
-    is_last = stopping or done == settings.rounds
-    if evaluate is not None:
-      record.update(_test_metrics(evaluate, process, state, settings, done, is_last))
-    watch.see(record)
-    records.append(record)
-    if done % settings.eval_every == 0:
-      best = best_round.better(best, record, keep_best, process, state)
-    ended_by = _end(records, settings, stopping=stopping)
-    if evaluate_clients is not None and (ended_by or _is_due(settings, done)):
-      weights = process.get_model_weights(state).trainable
-      with files.read_in(done, clients.ids):
-        record.update(_client_metrics(evaluate_clients, weights, clients, settings))
-    on_round(record)
     every = settings.checkpoint_every
     if folder and (ended_by or (every and done % every == 0)):
       save(folder, state, store, done, records, best=best)
@@ -375,7 +384,7 @@ def _test_metrics(
         f"The run is to stop by {settings.stop.metric}, but evaluation gives "
         f"{', '.join(values)}: choose one of them."
       )
-    record = {f"test_{name}": value for name, value in values.items()}
+    record = {f"test_{name}": float(value) for name, value in values.items()}
     record["evaluation_seconds"] = time.perf_counter() - start
     return record
   return {}

@@ -6,12 +6,13 @@ federated computations. A round is
 1. the distributor says what of the server's variables is sent, as named parts;
 2. every client reads its examples (`client_readings`) and runs the client work on what
    it received;
-3. a result with a number that is not finite is dropped: it counts for nothing, the
-   client's state stays as it was, and the metrics count it;
+3. a result with a number that is not finite is dropped: zeros are sent, which count for
+   nothing (but in an aggregator that takes no weights), the client's state stays as it
+   was, and the metrics count it;
 4. each named part of the messages is aggregated by its own aggregator, which may have
    the clients remember what they sent (`ClientMemoryFactory`);
 5. the server update makes the new variables; without any accepted message it is
-   skipped.
+   skipped, and aggregators keep the states that they have.
 
 Before 2 there may be exchanges that estimate something (`Estimation`). A process may have
 several kinds of rounds over the same states (`Round`).

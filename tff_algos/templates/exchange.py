@@ -169,10 +169,13 @@ class Exchange:
           results[part] = output.result
         known = tff.federated_broadcast(tff.federated_zip(results))
       work = work_by(self.client_work, known)
-      aggregate, aggregator, measurements = self._aggregate(state.aggregator, work)
       totals = tff.federated_sum(work.totals)
+      num_accepted = totals["counts"]["num_accepted"]
+      aggregate, aggregator, measurements = self._aggregate(
+        state.aggregator, work, num_accepted
+      )
       variables, round_num = tff.federated_map(
-        server_work, (state, aggregate, totals["counts"]["num_accepted"])
+        server_work, (state, aggregate, num_accepted)
       )
       return RoundOutput(
         state=tff.federated_zip(
@@ -214,7 +217,9 @@ class Exchange:
     message_type = self.client_work.type_signature.result.message
     return [part for part, _ in tff.structure.iter_elements(message_type)]
 
-  def _aggregate(self, states: Any, work: Any) -> tuple[Any, Any, Any]:
+  def _aggregate(
+    self, states: Any, work: Any, num_accepted: tff.Value
+  ) -> tuple[Any, Any, Any]:
     """Each part's aggregate, all aggregators' new states, and their measurements."""
     own = self._composition
     outputs = OrderedDict()
@@ -228,6 +233,16 @@ class Exchange:
     for part in own.processes:
       if part in outputs:
         new_states[part] = outputs[part].state
+        state_type = own.state_type.member.aggregator[part]
+        has_state = tff.types.contains(
+          state_type, lambda t: isinstance(t, tff.TensorType)
+        )
+        if has_state and part not in own.memories and part != self._norm_part:
+          # Of no client an estimate of a norm would be no number, and stay so.
+          kept = tff.tensorflow.computation(_if_any, (np.int32, state_type, state_type))
+          new_states[part] = tff.federated_map(
+            kept, (num_accepted, new_states[part], states[part])
+          )
       elif part in own.memories:
         skip = tff.tensorflow.computation(
           own.memories[part].skip_round, own.state_type.member.aggregator[part]
@@ -268,9 +283,12 @@ class Exchange:
       variables = kind.server_update(
         state.variables, changes, tf.cast(num_clients, tf.float32), h
       )
-      variables = tf.nest.map_structure(
-        lambda new, old: tf.where(num_clients > 0, new, old), variables, state.variables
-      )
+      variables = _if_any(num_clients, variables, state.variables)
       return variables, state.round_num + 1
 
     return server_work
+
+
+def _if_any(num_clients: tf.Tensor, new: Any, old: Any) -> Any:
+  """What has changed; what was before where no client counts."""
+  return tf.nest.map_structure(lambda n, o: tf.where(num_clients > 0, n, o), new, old)

@@ -73,4 +73,5 @@ def _norm(parts: Mapping[str, Any]) -> tf.Tensor:
   numbers = [
     tf.cast(v, tf.float32) for v in tf.nest.flatten(parts) if v.dtype.is_floating
   ]
-  return tf.sqrt(2 * tf.add_n([tf.nn.l2_loss(v) for v in numbers]))
+  # There may be none, of parts that clients send and do not receive.
+  return tf.sqrt(2 * sum((tf.nn.l2_loss(v) for v in numbers), tf.constant(0.0)))
