@@ -14,6 +14,7 @@ The model is what `binaries/export.py --format=saved_model` writes, or the Saved
 
 from __future__ import annotations
 
+import argparse
 import base64
 import json
 import sys
@@ -93,5 +94,13 @@ def _as_bytes(value: Any) -> bytes:
   raise ValueError('An instance is text, or {"b64": text} for bytes.')
 
 
+def main(argv: Sequence[str]) -> None:
+  """Answers the request that it reads."""
+  parser = argparse.ArgumentParser(description="Answers the request on standard input.")
+  parser.add_argument("model", help="the folder of a SavedModel")
+  args = parser.parse_args(argv)
+  print(answer(tf.saved_model.load(args.model), sys.stdin.read()))
+
+
 if __name__ == "__main__":
-  print(answer(tf.saved_model.load(sys.argv[1]), sys.stdin.read()))
+  main(sys.argv[1:])

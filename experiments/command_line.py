@@ -25,7 +25,7 @@ from typing import NoReturn
 
 from absl import app, flags, logging
 
-from tff_algos import durable_files, preflight
+from tff_algos import durable_files, own_code, preflight
 from tff_algos.errors import (
   InputError,
   InputWarning,
@@ -116,7 +116,11 @@ def _end(error: Exception) -> NoReturn:
   if isinstance(error, OSError) and error.errno in durable_files.DISK_ERRORS:
     _fail(OSError(_of_the_disk(error)), status=1)
   traceback.print_exception(type(error), error, error.__traceback__)
-  print(_REPORT_IT, file=sys.stderr)
+  through = own_code.passed_through(error)
+  if through:
+    print(f"Look at {through} first, which the error comes through.", file=sys.stderr)
+  else:
+    print(_REPORT_IT, file=sys.stderr)
   sys.exit(1)
 
 

@@ -290,7 +290,7 @@ def _train(
       evaluate=evaluate,
       evaluate_clients=evaluate_clients,
       keep_best="accuracy" if evaluate and "accuracy" in loaded.model.metrics else None,
-      resume=checkpoints.exists(folder.file(CHECKPOINTS)),
+      resume=True,  # If it has any.
       on_start=on_start,
       before_round=watcher,
       on_round=on_round,

@@ -6,6 +6,7 @@ import TensorFlow and their data only when they are loaded.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from collections.abc import Mapping
 
@@ -43,10 +44,23 @@ def get(name: str) -> Task:
 
 
 def _import_task(name: str) -> Task:
+  # Which imports TensorFlow, as a module with a task does.
+  from tff_algos.algorithms import registry as algorithms
+
   task = own_code.find(name, "task")
   if not isinstance(task, Task):
     raise InputError(
       f"{name!r} is a {type(task).__name__}; a task of your own must be a "
       "tasks.registry.Task."
     )
+  rows = algorithms.ALGORITHMS.values()
+  known = {f.name for row in rows for f in dataclasses.fields(row.hparams_class)}
+  for hparam in task.hparams:
+    # Of an algorithm of one's own there may be others.
+    nearest = [] if hparam in known else difflib.get_close_matches(hparam, known, n=1)
+    if nearest:
+      raise InputError(
+        f"{name!r} has the hyper-parameter {hparam!r}, which no algorithm here has: did "
+        f"you mean {nearest[0]!r}?"
+      )
   return task

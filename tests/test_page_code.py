@@ -60,6 +60,18 @@ def test_code_runs(page, fork_program, tmp_path):
   assert done.status == 0, done.err
 
 
+def test_task_of_the_page_is_trained_as_the_page_says(fork_program, tmp_path):
+  page = "docs/model_and_data.md"
+  [module] = [code for _, code in _PAGES[page] if "my_task = Task(" in code]
+  (tmp_path / "my_module.py").write_text(module, encoding="utf-8")
+  text = (_ROOT / page).read_text(encoding="utf-8")
+  [flags] = re.findall(r"^python binaries/train.py (--task=my_module:.*)$", text, re.M)
+  flags = [*flags.split(), f"--cache_dir={tmp_path / 'cache'}"]
+  done = fork_program("train.py", *flags, cwd=tmp_path)
+  assert (done.status, done.err) == (0, "")
+  assert "\n2 rounds: best test accuracy " in done.out
+
+
 def test_code_of_from_python_prints_the_same_again(fork_program, tmp_path):
   """The loss of the loop, and three of the rounds without it."""
   printed = []

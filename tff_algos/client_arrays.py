@@ -60,16 +60,19 @@ def as_stored(
       f"The examples of {owner} are masked in places: leave these out, or fill them by "
       "the array's filled()."
     )
+  given = {"inputs": x, "labels": y}
   try:
     x, y = np.asarray(x), np.asarray(y)
   except ValueError as error:
     raise InputError(
       f"The examples of {owner} make no array: give all the same shape."
     ) from error
-  if not (x.ndim and y.ndim):
-    raise InputError(
-      f"{_upper(owner)} has a single number: give an array with a row an example."
-    )
+  for (what, value), array in zip(given.items(), (x, y)):
+    if not array.ndim:
+      raise InputError(
+        f"The {what} of {owner} are no array but of type {type(value).__name__}: give "
+        "an array with a row for each example."
+      )
   if len(y) == 0:
     raise InputError(f"{_upper(owner)} is empty: leave it out or give it examples.")
   if len(x) != len(y):
@@ -140,9 +143,14 @@ def _cast(
   kinds = expected.dtype.is_bool, expected.dtype.is_integer, expected.dtype.is_floating
   is_number = any(kinds) and array.dtype.kind in "biuf"
   if array.shape[1:] != shape or not (is_number or array.dtype == dtype):
+    remedy = "reshape them, or change the ExampleSpec"
+    if array.dtype.kind not in "biufc":
+      remedy = "give numbers, of classes those from 0"
+    elif what == "labels" and shape == () and array.ndim == 2:
+      remedy = "give each as one number, of one-hot ones their argmax"
     raise InputError(
-      f"The {what} of {owner} are {array.dtype} {array.shape[1:]} each, but "
-      f"the model takes {expected.dtype.name} {shape}."
+      f"The {what} of {owner} are {array.dtype} {array.shape[1:]} each, but the "
+      f"ExampleSpec has {expected.dtype.name} {shape}: {remedy}."
     )
   if array.dtype == dtype:
     return array

@@ -42,11 +42,11 @@ class ClientInput(NamedTuple):
   """What `process.next` takes for each client of the cohort (`D` in the docs).
 
   Attributes:
-    path: String scalar, the client's data file.
+    path: String scalar, the client's data file; UTF-8 bytes where it is not ASCII.
     seed: int32 (2,), the key of every random draw of this client in this round.
   """
 
-  path: str
+  path: str | bytes
   seed: npt.NDArray[np.int32]
 
 
@@ -65,8 +65,7 @@ class Examples(NamedTuple):
 
 
 def _bytes_of(spec: tf.TensorSpec) -> int:
-  size: int = spec.dtype.size
-  return int(np.prod(spec.shape.as_list(), dtype=np.int64)) * size
+  return int(np.prod(spec.shape.as_list(), dtype=np.int64)) * int(spec.dtype.size)
 
 
 def read(path: tf.Tensor, spec: ExampleSpec) -> Examples:
@@ -173,6 +172,10 @@ class ClientDirectory:
 
   def __len__(self) -> int:
     return len(self.ids)
+
+  def digest(self) -> str:
+    """Of the clients' names, their order and what is said of their examples."""
+    return fingerprint(self.ids, self.num_examples, self._checksums)
 
   def in_memory(self) -> ClientDirectory:
     """The same clients, their files copied into this process's memory.

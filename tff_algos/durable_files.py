@@ -11,10 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import sqlite3
+import tempfile
 from collections.abc import Iterator
 from typing import IO, Any, Optional
+
+from tff_algos.errors import InputError
 
 UNFINISHED = ".unfinished"
 
@@ -84,6 +88,44 @@ def _disk_error(error: Exception) -> Optional[int]:
     return errno.ENOSPC if "full" in message else errno.EIO
   # TensorFlow's and HDF5's messages have the system's in them.
   return next((n for n in DISK_ERRORS if os.strerror(n) in message), None)
+
+
+@contextlib.contextmanager
+def alone(folder: str, name: str) -> Iterator[None]:
+  """Makes a folder, and keeps others that call this out of it meanwhile.
+
+  Args:
+    folder: The folder.
+    name: What it is to a user, such as the flag that names it.
+
+  Raises:
+    InputError: It cannot be written to, or another is in it.
+    OSError: The disk is full, or fails.
+  """
+  try:
+    os.makedirs(folder, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+      pass
+  except OSError as error:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+      raise
+    raise InputError(
+      f"{folder} cannot be written to ({error.strerror}): choose another {name}."
+    ) from error
+  handle = os.open(folder, os.O_RDONLY)
+  try:
+    try:
+      fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      raise InputError(
+        f"{folder} is being written by another run: wait for it to end, or choose "
+        f"another {name}."
+      ) from None
+    except OSError:
+      pass  # A file system that has no locks.
+    yield
+  finally:
+    os.close(handle)
 
 
 def save_picture(figure: Any, path: str | os.PathLike[str], dpi: int = 120) -> None:

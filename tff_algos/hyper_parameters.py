@@ -93,10 +93,34 @@ class HyperParameters:
   """
 
   def __post_init__(self) -> None:
+    check_fields(type(self))
     for field in dataclasses.fields(self):
       value = _as_type_of(field, getattr(self, field.name))
       object.__setattr__(self, field.name, value)
       _check_range(field, value)
+
+  # Only asked for what there is not.
+  def __getattr__(self, name: str) -> Any:
+    if name.startswith("_"):
+      raise AttributeError(name)
+    raise NoSuchHparamError(
+      f"{type(self).__name__} has no {name}, which this algorithm asks for: give its own "
+      "class of hyper-parameters, that of its builder's default."
+    )
+
+
+class NoSuchHparamError(InputError, AttributeError):
+  """An algorithm was given the hyper-parameters of another."""
+
+
+def check_fields(hparams_class: type) -> None:
+  """Raises `InputError` for a field that lacks what `hparam` says of it."""
+  for field in dataclasses.fields(hparams_class):
+    if "help" not in field.metadata:
+      raise InputError(
+        f"{hparams_class.__name__}.{field.name} is a plain field: make it by "
+        "tff_algos.hparam."
+      )
 
 
 def _as_type_of(field: dataclasses.Field[Any], value: Any) -> Any:

@@ -5,9 +5,23 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import traceback
 from typing import Any
 
 from tff_algos.errors import InputError
+
+# Of the modules that were found.
+_files: set[str] = set()
+
+
+def passed_through(error: BaseException) -> str:
+  """The last place in a user's module that an error comes through; "" for none."""
+  places = [
+    f"{frame.filename}, line {frame.lineno}"
+    for frame in traceback.extract_tb(error.__traceback__)
+    if frame.filename in _files
+  ]
+  return places[-1] if places else ""
 
 
 def find(name: str, kind: str) -> Any:
@@ -49,4 +63,5 @@ def find(name: str, kind: str) -> Any:
     raise InputError(
       f"{refused}{place} has no {attribute!r}: name {article} {kind} that it has."
     )
+  _files.add(getattr(found, "__file__", None) or module)
   return getattr(found, attribute)

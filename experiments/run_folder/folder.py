@@ -8,14 +8,14 @@ compared with it first.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Optional
 
 from experiments.run_folder import provenance
+from tff_algos import durable_files
 from tff_algos.errors import InputError
 
 CONFIG = "config.json"
@@ -126,28 +126,9 @@ class RunFolder:
       )
     return True
 
-  @contextlib.contextmanager
-  def alone(self) -> Iterator[None]:
-    """Makes the folder and keeps other processes of ours out of it.
-
-    Raises:
-      InputError: One is in it.
-    """
-    os.makedirs(self.path, exist_ok=True)
-    handle = os.open(self.path, os.O_RDONLY)
-    try:
-      try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-      except BlockingIOError:
-        raise InputError(
-          f"{self.path} is being written by another process: wait for it to end, or "
-          f"choose another {self._flag}."
-        ) from None
-      except OSError:
-        pass  # A file system that has no locks.
-      yield
-    finally:
-      os.close(handle)
+  def alone(self) -> contextlib.AbstractContextManager[None]:
+    """`durable_files.alone` of the folder."""
+    return durable_files.alone(self.path, self._flag)
 
   def begin(self, manifest: Mapping[str, Any]) -> None:
     """Writes the settings and adds a session; earlier ones and other headings stay.

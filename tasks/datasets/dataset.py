@@ -42,11 +42,16 @@ def check(dataset: Dataset) -> Dataset:
   """Returns `dataset` if it is what `Dataset` promises.
 
   Raises:
-    InputError: examples, labels or groups are no array, num_classes is no integer, a
-      split is empty, examples and labels differ in number, a shape or dtype is wrong, an
-      input is not finite, a label lies outside its range, a sequence has no label, or
-      the groups are not as promised.
+    InputError: it is something else, examples, labels or groups are no array,
+      num_classes is no integer, a split is empty, examples and labels differ in number, a
+      shape or dtype is wrong, an input is not finite, a label lies outside its range, a
+      sequence has no label, or the groups are not as promised.
   """
+  if not isinstance(dataset, Dataset):
+    raise InputError(
+      "load_data must give a tasks.datasets.dataset.Dataset; found a "
+      f"{type(dataset).__name__}."
+    )
   for name in ("train_x", "train_y", "test_x", "test_y", "train_groups"):
     value = getattr(dataset, name)
     is_array = isinstance(value, np.ndarray) and value.ndim > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 
 import pytest
 from training import SMALL, Process, assert_refused, place, tree
@@ -279,7 +280,7 @@ def test_folder_that_another_process_writes_is_refused(run_forked, tmp_path):
     done = run_forked(*SMALL, *where, cwd=tmp_path)
   finally:
     os.close(handle)
-  assert_refused(done, "is being written by another process")
+  assert_refused(done, "is being written by another run")
   assert not list(run_dir.iterdir())
 
 
@@ -326,9 +327,8 @@ def test_mistake_in_a_process_of_its_own(tmp_path, tmp_path_factory, flags, word
       "from tff_algos.runtimes import in_process; in_process.prepare = prepare",
       "ValueError: operands could not be broadcast",
     ),
-    (["--task=own_tasks:broken_loader"], "", "TypeError: object of type 'NoneType'"),
   ],
-  ids=["builder", "devices", "loader of one's own"],
+  ids=["builder", "devices"],
 )
 def test_defect_has_a_traceback_and_asks_for_a_report(
   run_forked, tmp_path, flags, before, said
@@ -340,4 +340,15 @@ def test_defect_has_a_traceback_and_asks_for_a_report(
   assert first == "Traceback (most recent call last):"
   assert error.startswith(said)
   assert "please report it" in last
+  assert not run_dir.exists()
+
+
+def test_error_in_a_loader_of_ones_own_names_its_place(run_forked, tmp_path):
+  run_dir, where = place(tmp_path)
+  done = run_forked("--task=own_tasks:broken_loader", *where, cwd=tmp_path)
+  assert done.status == 1
+  first, *_, error, last = done.err.splitlines()
+  assert first == "Traceback (most recent call last):"
+  assert error.startswith("TypeError: object of type 'NoneType'")
+  assert re.fullmatch(r"Look at /.*/own_tasks\.py, line \d+ first, .*\.", last)
   assert not run_dir.exists()

@@ -62,9 +62,62 @@ def test_every_input_is_scored_in_its_order(path, pictures, probabilities, tmp_p
   assert len(set(expected)) > 1
 
 
-def test_scaled_pictures_are_refused(model, pictures):
-  with pytest.raises(ValueError, match="uint8, not float64"):
-    list(batch_scoring.score(model, pictures / 255))
+@pytest.mark.parametrize(
+  "change, found",
+  [
+    (lambda x: x / 255, "float64 (300, 4, 4, 1)"),
+    (lambda x: x[0], "uint8 (4, 4, 1)"),  # Convolutions would end the process.
+    (lambda x: x[:, :2], "uint8 (300, 2, 4, 1)"),
+  ],
+)
+def test_inputs_of_another_signature_are_refused(path, pictures, tmp_path, change, found):
+  np.save(tmp_path / "inputs.npy", change(pictures))
+  out = tmp_path / "scores.csv"
+  with pytest.raises(SystemExit) as refused:
+    batch_scoring.main([path, str(tmp_path / "inputs.npy"), str(out)])
+  takes = "The model takes inputs as they are stored, uint8 (None, 4, 4, 1)"
+  assert refused.value.code == f"{takes}, not {found}."
+  assert not out.exists()
+
+
+@pytest.fixture(scope="module")
+def mean_path(tmp_path_factory) -> str:
+  """Of windows of floats, which the network takes whatever their length."""
+  layers = tf.keras.layers
+  inputs = tf.keras.Input((6, 2), name="inputs")
+  outputs = layers.Dense(3)(layers.GlobalAveragePooling1D()(inputs))
+  path = str(tmp_path_factory.mktemp("means") / "1")
+  formats.FORMATS["saved_model"].write(tf.keras.Model(inputs, outputs), path)
+  return path
+
+
+@pytest.mark.parametrize(
+  "value, length, said",
+  [
+    (np.nan, 6, "Row 299 of the inputs has a number that is NaN or infinite."),
+    (np.inf, 6, "Row 299 of the inputs has a number that is NaN or infinite."),
+    (0.0, 5, "float32 (None, 6, 2), not float32 (300, 5, 2)."),
+  ],
+)
+def test_windows_that_are_no_inputs_are_refused(mean_path, tmp_path, value, length, said):
+  windows = np.zeros([300, length, 2], np.float32)
+  windows[299, 1, 1] = value
+  np.save(tmp_path / "inputs.npy", windows)
+  out = tmp_path / "scores.csv"
+  with pytest.raises(SystemExit) as refused:
+    batch_scoring.main([mean_path, str(tmp_path / "inputs.npy"), str(out)])
+  assert refused.value.code.endswith(said)
+  assert not out.exists()
+
+
+@pytest.mark.parametrize("example", [batch_scoring, serving_request])
+def test_without_arguments_the_usage_is_said(example, capsys):
+  with pytest.raises(SystemExit) as refused:
+    example.main([])
+  assert refused.value.code == 2
+  said = capsys.readouterr().err
+  assert said.startswith("usage: ")
+  assert "required: model" in said
 
 
 def _answer(model, request) -> dict:

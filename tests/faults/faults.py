@@ -962,8 +962,8 @@ FAULTS = (
   Fault(
     "best round: the last of those that are as good",
     f"{_SIMULATION}best_round.py",
-    "value <= best.value",
-    "value < best.value",
+    "value) <= stopping",
+    "value) < stopping",
     _of("simulation/test_loop.py", "best_round"),
   ),
   Fault(

@@ -135,6 +135,11 @@ def test_metrics_that_are_a_list_are_refused():
     _convert(3, _CLASS, metrics=["accuracy"])
 
 
+def test_metric_by_the_losss_name_is_refused():
+  with pytest.raises(InputError, match="A metric cannot be named 'loss'"):
+    _convert(3, _CLASS, metrics={"loss": lambda y, predictions: predictions[:, 0]})
+
+
 def _evaluate(model: functional.Model) -> None:
   y = model.example_spec.y
   x, y = np.zeros([2, 4]), np.zeros([2, *y.shape], y.dtype.as_numpy_dtype)

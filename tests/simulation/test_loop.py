@@ -10,7 +10,7 @@ import pytest
 import tree
 
 from tff_algos import client_data
-from tff_algos.algorithms import twafl
+from tff_algos.algorithms import fed_avg, twafl
 from tff_algos.errors import InputError, InputWarning
 from tff_algos.runtimes import runtime, tracing
 from tff_algos.simulation import (
@@ -34,9 +34,10 @@ _SECONDS = ("seconds", "evaluation_seconds")
 class _Notes:
   """Stands for a process: counts the rounds, and of each client its rounds."""
 
-  model = None
+  model = personal_model = None
 
   def __init__(self):
+    self.composed_of = {}
     self.rounds: list[list[tuple]] = []
     crossing = RoundTraffic(down={"model": 7, "hparams": 3}, up={"model": 3})
     self.traffic = {"": crossing}
@@ -329,7 +330,7 @@ def test_run_ends_by_planned_evaluations_only(notes, federation, tmp_path):
 
 def test_rule_needs_its_metric(notes, federation):
   settings = _settings(2, stop=stopping.StopRule("f1", target=0.5))
-  with pytest.raises(ValueError, match="say how to evaluate"):
+  with pytest.raises(ValueError, match="give evaluate="):
     loop.simulate(notes, federation.clients, settings)
   assert notes.rounds == []
   with pytest.raises(ValueError, match="stop by f1, but evaluation gives accuracy:"):
@@ -393,13 +394,94 @@ def test_cohort_larger_than_the_population_is_refused(notes, federation):
   assert notes.rounds == []
 
 
-def test_resuming_without_a_checkpoint_is_refused(notes, federation, tmp_path):
-  with pytest.raises(FileNotFoundError, match="no checkpoint"):
-    settings = _settings(1, checkpoint_folder=str(tmp_path))
-    loop.simulate(notes, federation.clients, settings, resume=True)
-  with pytest.raises(ValueError, match="checkpoints"):
+def test_run_without_a_checkpoint_is_begun_where_it_is_resumed(
+  notes, federation, tmp_path
+):
+  """So that a script that is started again and again does one run."""
+  settings = _settings(2, checkpoint_folder=str(tmp_path / "new"))
+  for _ in range(2):
+    result = loop.simulate(notes, federation.clients, settings, resume=True)
+    assert len(result.records) == len(notes.rounds) == 2
+  with pytest.raises(InputError, match="give the checkpoint_folder"):
     loop.simulate(notes, federation.clients, _settings(1), resume=True)
+
+
+@pytest.mark.parametrize("folder", ["file/ck", "/proc/ck"])
+def test_folder_that_cannot_be_written_to_is_refused_before_the_first_round(
+  notes, federation, tmp_path, folder
+):
+  (tmp_path / "file").write_text("mine")
+  settings = _settings(2, checkpoint_folder=str(tmp_path / folder))
+  said = r"/ck cannot be written to \(.*\): choose another checkpoint_folder"
+  with pytest.raises(InputError, match=said):
+    loop.simulate(notes, federation.clients, settings)
   assert notes.rounds == []
+
+
+def test_a_second_run_in_the_folder_is_refused(notes, federation, tmp_path):
+  settings = _settings(2, checkpoint_folder=str(tmp_path))
+
+  def run_another(start):
+    del start
+    with pytest.raises(InputError, match="is being written by another run"):
+      loop.simulate(_Notes(), federation.clients, settings)
+
+  loop.simulate(notes, federation.clients, settings, before_round=run_another)
+  assert len(notes.rounds) == 2
+
+
+def test_resumed_run_has_the_clients_it_began_with(notes, federation, tmp_path):
+  """A client's state goes by its place."""
+  settings = _settings(2, checkpoint_folder=str(tmp_path / "run"))
+  loop.simulate(notes, federation.clients, settings)
+  ids = federation.clients.ids
+  spec = federation.model.example_spec
+  examples = {
+    name: tuple(
+      value.numpy() for value in client_data.read(federation.clients.path(name), spec)
+    )
+    for name in reversed(ids)
+  }
+  others = client_data.write_clients(tmp_path / "others", examples, spec)
+  with pytest.raises(InputError, match="began with clients=6 of digest"):
+    loop.simulate(notes, others, settings, resume=True)
+  held_out = dataclasses.replace(settings, rounds=3, held_out_clients=1)
+  with pytest.raises(InputError, match="began with held_out_clients=0, "):
+    loop.simulate(notes, federation.clients, held_out, resume=True)
+  assert len(notes.rounds) == 2
+
+
+def test_resumed_run_has_the_hyper_parameters_it_began_with(
+  process_of, federation, tmp_path
+):
+  """Those too that shape the computation."""
+  settings = _settings(1, checkpoint_folder=str(tmp_path))
+  loop.simulate(process_of("fedavg"), federation.clients, settings)
+  other = fed_avg.build_fed_avg(federation.model, fed_avg.FedAvgHparams(epochs=7))
+  with pytest.raises(InputError, match=r"but this one has epochs=7[,:]"):
+    loop.simulate(other, federation.clients, settings, resume=True)
+
+
+@pytest.mark.parametrize("name", ["evaluate", "evaluate_clients"])
+def test_evaluation_that_is_no_function_is_refused(notes, federation, name):
+  with pytest.raises(InputError, match=f"^{name} must be a function.* found a tuple"):
+    loop.simulate(notes, federation.clients, _settings(1), **{name: (1, 2)})
+  assert notes.rounds == []
+
+
+def test_metric_that_is_no_number_is_refused(notes, federation):
+  with pytest.raises(InputError, match="number for each metric; accuracy is 'high'"):
+    loop.simulate(
+      notes, federation.clients, _settings(1), evaluate=lambda w: {"accuracy": "high"}
+    )
+
+
+def test_process_whose_global_model_predicts_nothing_is_not_evaluated(
+  notes, federation, monkeypatch
+):
+  monkeypatch.setattr(notes, "personal_model", lambda weights, examples: None)
+  with pytest.raises(InputError, match="leave evaluate out"):
+    loop.simulate(notes, federation.clients, _settings(1), evaluate=lambda w: {})
 
 
 def test_stopping_leaves_no_evaluation_that_an_unbroken_run_lacks(
@@ -472,11 +554,12 @@ def _simulate_best(clients, folder=None, stop_after=99, **options):
       run[name] = options.pop(name)
   if folder is not None:
     options["checkpoint_folder"] = str(folder)
+  metric, sign = ("loss", -1) if run.get("keep_best") == "loss" else ("score", 1)
   result = loop.simulate(
     notes,
     clients,
     _settings(options.pop("rounds", 7), **options),
-    evaluate=lambda weights: {"score": _VALUES[weights[0] - 1]},
+    evaluate=lambda weights: {metric: sign * _VALUES[weights[0] - 1]},
     should_stop=lambda: len(notes.rounds) == stop_after,
     **{"keep_best": "score", **run},
   )
@@ -494,6 +577,8 @@ def _simulate_best(clients, folder=None, stop_after=99, **options):
     (dict(eval_every=3), (6, 0.875, 6)),
     (dict(eval_every=2, rounds=5), (5, 0.75, 5)),  # The last is measured anyway.
     (dict(keep_best=None), None),
+    # Of which less is better: minus the score.
+    (dict(keep_best="loss", rounds=5), (3, -0.75, 3)),
   ],
 )
 def test_best_round_is_that_of_the_records(federation, options, expected):
@@ -502,7 +587,7 @@ def test_best_round_is_that_of_the_records(federation, options, expected):
 
 def test_best_round_is_by_a_metric_that_is_measured(notes, federation):
   options = dict(keep_best="acuracy")
-  with pytest.raises(InputError, match=r"keep the best model .*, say how to evaluate"):
+  with pytest.raises(InputError, match=r"keep the best model .*, give evaluate="):
     loop.simulate(notes, federation.clients, _settings(5), **options)
   assert notes.rounds == []
   options["evaluate"] = _accuracy_in_round(*_VALUES)

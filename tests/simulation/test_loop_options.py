@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tree
 
+import tff_algos
 from tff_algos.aggregators import table
 from tff_algos.algorithms import fed_avg
 from tff_algos.runtimes import runtime, tracing
@@ -154,6 +155,19 @@ def test_round_with_nobody_is_done_by_tffs_worker_too(process_of, federation):
   with runtime.create_runtime("local_worker"):
     result = loop.simulate(process, federation.clients, settings)
   assert [r["num_accepted"] for r in result.records] == [1, 0, 1]
+  for a, b in zip(tree.flatten(result.state), tree.flatten(expected.state)):
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_tffs_worker_reads_clients_in_any_folder(process_of, federation, tmp_path):
+  spec = federation.model.example_spec
+  examples = {"one": (np.ones([3, 4], np.float32), np.int32([0, 1, 2]))}
+  clients = tff_algos.write_clients(tmp_path / "zwölf Ordner ✓", examples, spec)
+  settings = loop.Settings(rounds=1, clients_per_round=1)
+  expected = loop.simulate(process_of("fedavg"), clients, settings)
+  with runtime.create_runtime("local_worker"):
+    result = loop.simulate(process_of("fedavg"), clients, settings)
+  assert result.records[0]["num_examples"] == 3
   for a, b in zip(tree.flatten(result.state), tree.flatten(expected.state)):
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 

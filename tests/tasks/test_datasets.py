@@ -117,6 +117,11 @@ def test_check_refuses(changes, match):
     dataset.check(_arrays(**changes))
 
 
+def test_check_refuses_another_thing():
+  with pytest.raises(InputError, match=r"^load_data must give .*Dataset; found a tuple"):
+    dataset.check((1, 2))
+
+
 # --- Digits -------------------------------------------------------------------------
 
 

@@ -195,6 +195,19 @@ def test_name_that_leads_to_no_task_is_refused(own_folder, name, reason):
   assert re.fullmatch(rf"{re.escape(refused)}{reason}.*(?<!\.)\.", str(caught.value))
 
 
+def test_misspelled_hyper_parameter_of_a_task_is_refused(own_folder):
+  (own_folder / "misspelled.py").write_text(
+    "from tasks import registry\n"
+    "row = registry.get('digits_cnn')\n"
+    "good = row._replace(hparams={'my_own': 3, 'learning_rate': 0.1})\n"
+    "task = row._replace(hparams={'lerning_rate': 0.1})\n"
+  )
+  assert registry.get("misspelled:good").hparams["my_own"] == 3
+  said = "has the hyper-parameter 'lerning_rate', .* did you mean 'learning_rate'"
+  with pytest.raises(InputError, match=said):
+    registry.get("misspelled:task")
+
+
 def test_what_is_no_task_is_refused(own_folder):
   with pytest.raises(InputError, match=r"is a int; .* must be a tasks\.registry\.Task"):
     registry.get("tasks_of_mine:not_a_task")

@@ -22,12 +22,28 @@ def _model() -> functional.Model:
   )
 
 
-def test_keras_model_is_refused_and_from_keras_named():
+@pytest.mark.parametrize(
+  "give",
+  [
+    tff_algos.build_fed_avg,
+    tff_algos.build_fed_reg,
+    tff_algos.build_pfedgp,
+    tff_algos.build_client_evaluation,
+    lambda model: tff_algos.build_evaluation(model, np.zeros([1, 2]), np.zeros(1)),
+    lambda model: tff_algos.to_keras(model, model.get_weights()),
+  ],
+)
+def test_keras_model_is_refused_and_from_keras_named(give):
   layers = [tf.keras.layers.Input([2]), tf.keras.layers.Dense(3)]
   with pytest.raises(
     InputError, match=r"model is a Sequential: .* tff_algos\.from_keras"
   ):
-    tff_algos.build_fed_avg(tf.keras.Sequential(layers))
+    give(tf.keras.Sequential(layers))
+
+
+def test_what_is_no_keras_model_is_refused():
+  with pytest.raises(InputError, match=r"^The Keras model is a int: give a tf\.keras"):
+    tff_algos.from_keras(42, _model().example_spec)
 
 
 @pytest.mark.parametrize("hparams", [tff_algos.FedAvgHparams, {"epochs": 2}, None])

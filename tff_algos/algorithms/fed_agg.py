@@ -285,14 +285,15 @@ def build_fed_agg(
   if not from_previous:
     estimate = build_client_update(is_estimate=True)
     estimation = rounds.Estimation(estimate, hparams.passes)
+  # Of one epoch the model's update is all of phi2.
+  others = ("phi1", "phi2")[: hparams.epochs] if from_previous else ()
   return composer.compose_process(
     model,
     hparams,
     rounds=rounds.Round(client_update, server_update, distribute, estimation),
     aggregators=OrderedDict(
-      model=model_aggregator or rounds.mean(),
-      phi1=rounds.mean(),
-      phi2=rounds.mean(),
+      [("model", model_aggregator or rounds.mean())]
+      + [(part, rounds.mean()) for part in others]
     ),
     init_server=init_server,
   )

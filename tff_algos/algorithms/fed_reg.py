@@ -19,7 +19,7 @@ from tff_algos.client_work.local_sgd import PlainSgd
 from tff_algos.client_work.model_update import ClientResult, model_update
 from tff_algos.errors import InputError
 from tff_algos.hyper_parameters import hparam
-from tff_algos.models.functional import Model, Weights
+from tff_algos.models.functional import Model, Weights, check_model
 from tff_algos.templates import composer, rounds
 from tff_algos.templates.algorithm import Algorithm
 
@@ -190,6 +190,7 @@ def build_client_update(
   Raises:
     InputError: The model has no `soft_targets`.
   """
+  check_model(model)
   soft_targets = model.soft_targets
   if soft_targets is None:
     raise InputError(

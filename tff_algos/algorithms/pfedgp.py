@@ -21,7 +21,7 @@ from tff_algos.client_work import gaussian_process, gradients
 from tff_algos.client_work.local_training import Batch
 from tff_algos.errors import InputError
 from tff_algos.hyper_parameters import hparam
-from tff_algos.models.functional import Model, Weights
+from tff_algos.models.functional import Model, Weights, check_model
 from tff_algos.templates import rounds
 from tff_algos.templates.algorithm import Algorithm
 
@@ -84,6 +84,7 @@ def build_pfedgp(
   Raises:
     InputError: The labels are not classes, or the loss is not of this library.
   """
+  check_model(model)
   labels = model.labels()
   if labels is None or labels[0] != 0:
     raise InputError(

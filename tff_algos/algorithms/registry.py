@@ -6,7 +6,6 @@ algorithm of a user's own is named as module:attribute.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import importlib
 import inspect
@@ -14,7 +13,7 @@ import pkgutil
 from collections.abc import Mapping
 from typing import Any
 
-from tff_algos import algorithms, own_code
+from tff_algos import algorithms, hyper_parameters, own_code
 from tff_algos.errors import InputError
 from tff_algos.hyper_parameters import HyperParameters
 from tff_algos.templates.algorithm import Algorithm
@@ -70,12 +69,7 @@ def _own(name: str) -> Algorithm:
       f"{name!r} is called {row.name!r}, which its flags cannot begin with: give it a "
       "name of letters, digits and underscores."
     )
-  for field in dataclasses.fields(row.hparams_class):
-    if "help" not in field.metadata:
-      raise InputError(
-        f"{row.hparams_class.__name__}.{field.name} of {name!r} is a plain field: make "
-        "it by tff_algos.hparam."
-      )
+  hyper_parameters.check_fields(row.hparams_class)
   return row
 
 

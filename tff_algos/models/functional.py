@@ -195,6 +195,11 @@ class Model:
         "metrics= must map names to functions (y, predictions) -> (B,); found "
         f"{self.metrics!r}."
       )
+    if "loss" in self.metrics:
+      raise InputError(
+        "A metric cannot be named 'loss', as evaluation has the model's own by that "
+        "name: choose another."
+      )
     if not self.initial_weights:
       raise InputError("A model needs at least one trainable weight; found none.")
 
@@ -220,6 +225,15 @@ class Model:
     x = self.preprocess(tf.zeros([1, *spec.shape], spec.dtype))
     predictions = self.predict(self.initial_weights, x, False, tf.zeros([2], tf.int32))
     return range(lowest, predictions.shape[-1])
+
+
+def check_model(model: Any) -> None:
+  """Raises `InputError` unless it is a `Model`."""
+  if not isinstance(model, Model):
+    raise InputError(
+      f"The model is a {type(model).__name__}: give a tff_algos.Model, such as "
+      "tff_algos.from_keras(keras_model, spec) makes of a Keras model."
+    )
 
 
 def check_weights(model: Model, weights: Any) -> Weights:

@@ -200,6 +200,9 @@ def reinitialize(keras_model: tf.keras.Model, seed: int) -> None:
 
 
 def _check_built(keras_model: tf.keras.Model) -> None:
+  if not isinstance(keras_model, tf.keras.Model):
+    found = type(keras_model).__name__
+    raise InputError(f"The Keras model is a {found}: give a tf.keras.Model.")
   if not keras_model.built:
     raise InputError(
       f"The Keras model {keras_model.name!r} is not built yet: give it an Input layer "

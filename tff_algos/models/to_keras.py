@@ -60,6 +60,7 @@ def to_keras(model: functional.Model, weights: functional.Weights) -> tf.keras.M
       copied: its `preprocess` is a function, a layer has no `get_config`, or the Keras
       model is a class of its own.
   """
+  functional.check_model(model)
   source = model.keras_source
   if source is None:
     raise InputError(

@@ -10,11 +10,12 @@ import numpy as np
 
 from tff_algos.errors import InputError
 from tff_algos.models.functional import Weights
+from tff_algos.simulation import stopping
 from tff_algos.templates.stateful_process import StatefulProcess
 
 
 class Best(NamedTuple):
-  """The model of the round with the largest value of a test metric.
+  """The model of the round with the best value of a test metric.
 
   Attributes:
     round_num: The round, from 1.
@@ -53,7 +54,10 @@ def better(
       f"{', '.join(measured)}: choose one of them."
     )
   value = _value(record, metric)
-  if value is None or (best is not None and value <= best.value):
+  if value is None or (
+    best is not None
+    and stopping.goodness(metric, value) <= stopping.goodness(metric, best.value)
+  ):
     return best
   weights = process.get_model_weights(state).trainable
   return Best(record["round"], value, tuple(map(np.asarray, weights)))
@@ -84,7 +88,11 @@ def of_checkpoint(
     for record in records
     if (value := _value(record, metric)) is not None and record["round"] % eval_every == 0
   ]
-  best = max(measured, key=lambda b: (b.value, -b.round_num), default=None)
+  best = max(
+    measured,
+    key=lambda b: (stopping.goodness(metric, b.value), -b.round_num),
+    default=None,
+  )
   return kept if best is not None and kept is not None and kept[:2] == best[:2] else best
 
 

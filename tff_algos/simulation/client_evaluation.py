@@ -21,7 +21,7 @@ from tff_algos import client_data
 from tff_algos.client_data import ClientDirectory, Examples
 from tff_algos.client_work import gradients, local_training, tree_math
 from tff_algos.errors import InputError, check_whole_number
-from tff_algos.models.functional import Model, Weights, check_weights
+from tff_algos.models.functional import Model, Weights, check_model, check_weights
 from tff_algos.runtimes import private_apis
 from tff_algos.simulation import client_files, evaluation, seeds
 from tff_algos.templates.stateful_process import PersonalModel
@@ -85,6 +85,7 @@ def build_client_evaluation(
   Raises:
     InputError: There is a `personal_model`, and steps are to be taken too.
   """
+  check_model(model)
   if personal_model is not None and personalization is not None:
     raise InputError(
       "The clients have models of their own already: leave personalization out."

@@ -21,4 +21,9 @@ def of_cohort(
   """
   keys = seeds.client_seeds(seed, round_num, cohort)
   paths = (clients.path(clients.ids[place]) for place in cohort)
-  return [ClientInput(path, key) for path, key in zip(paths, keys)]
+  return [ClientInput(_named(path), key) for path, key in zip(paths, keys)]
+
+
+def _named(path: str) -> str | bytes:
+  # TFF's worker takes text in ASCII alone, and any bytes.
+  return path if path.isascii() else path.encode()

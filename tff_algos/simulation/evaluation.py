@@ -15,7 +15,13 @@ from numpy.typing import ArrayLike, NDArray
 from tff_algos import client_arrays
 from tff_algos.errors import InputError, first_line
 from tff_algos.models import losses
-from tff_algos.models.functional import MetricValue, Model, Weights, check_weights
+from tff_algos.models.functional import (
+  MetricValue,
+  Model,
+  Weights,
+  check_model,
+  check_weights,
+)
 from tff_algos.runtimes import private_apis
 
 # Examples at once, here and where clients are evaluated.
@@ -43,6 +49,7 @@ def build_evaluation(
       input is NaN or infinite, the model has no output for a label, or a metric does
       not take the labels or makes no (B,).
   """
+  check_model(model)
   x, y = client_arrays.as_stored("the evaluation", x, y, model.example_spec)
   if model.example_spec.x.dtype.is_floating:
     client_arrays.check_finite("the evaluation", x)

@@ -7,10 +7,12 @@ import functools
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
+from tff_algos import durable_files
 from tff_algos.client_data import ClientDirectory, ClientInput
 from tff_algos.errors import InputError, check_is, check_whole_number
 from tff_algos.models.functional import Weights
@@ -18,7 +20,6 @@ from tff_algos.simulation import (
   array_files,
   best_round,
   checkpoints,
-  client_evaluation,
   client_inputs,
   cohorts,
   divergence,
@@ -31,14 +32,12 @@ from tff_algos.simulation.availability import Attendance, Availability
 from tff_algos.simulation.client_evaluation import EvaluateClients
 from tff_algos.simulation.client_files import ClientFiles
 from tff_algos.simulation.client_state_store import ClientStateStore
+from tff_algos.simulation.measurements import Record as Record
 from tff_algos.simulation.schedules import Schedule
 from tff_algos.simulation.stopping import StopRule
 from tff_algos.templates.rounds import RoundOutput
 from tff_algos.templates.stateful_process import StatefulProcess, check_process
 from tff_algos.templates.views import on_device_next
-
-# Of one round: names to numbers that JSON can hold; None: not measured.
-Record = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,22 +170,24 @@ def simulate(
     evaluate_clients: What `build_client_evaluation` gives. Records have the spread of
       the metric `accuracy`, if the model has it, over the clients that train
       (`client_accuracy_p10` and so on) and those that never do (`held_out_accuracy_p10`).
-    keep_best: The test metric, such as "accuracy", of whose largest value the weights are
-      kept, in checkpoints too: of the first round that has it.
-    resume: Whether to go on from the newest checkpoint, with the seed and the process's
-      tunable hyper-parameters that the run began with; other settings may have changed.
+    keep_best: The test metric, such as "accuracy", of whose best value the weights are
+      kept, in checkpoints too: of the first round that has it. Of "loss" it is the least,
+      of all others the largest.
+    resume: Whether to go on from the newest checkpoint, if there is one, with the seed,
+      the clients, those that are held out, and the hyper-parameters that the run began
+      with; other settings may have changed.
     on_start: Called once with the records of the rounds done before.
     before_round: Called with what each round starts from; its time is not the round's.
     on_round: Called with the record of each round.
     should_stop: Asked after each round; a stopped run has a checkpoint.
 
   Raises:
-    FileNotFoundError: `resume`, and there is no checkpoint.
     InputError: What is given is no process, no `ClientDirectory` or no `Settings`, the
       cohort is larger than the population, a client has a label for which the model has
       no output, the checkpoint belongs to another model or algorithm or its run began
-      with another seed or hyper-parameter, a new run's folder holds checkpoints, these do
-      not hold a dtype of the states, evaluation does not give what the run is to stop or
+      with something else that has to be the same, a new run's folder holds checkpoints,
+      another run writes to it or it cannot be written to, checkpoints do not hold a dtype
+      of the states, evaluation does not give what the run is to stop or
       to keep the best model by, or the process does not take the learning rate schedule.
     DamagedError: A client's file does not hold what `write_clients` wrote.
   """
@@ -194,7 +195,18 @@ def simulate(
   check_is("settings", settings, Settings)
   for what, wanted in (("stop", settings.stop), ("keep the best model", keep_best)):
     if wanted is not None and evaluate is None:
-      raise InputError(f"To {what} by a test metric, say how to evaluate.")
+      raise InputError(f"To {what} by a test metric, give evaluate= what measures it.")
+  for name, given in (("evaluate", evaluate), ("evaluate_clients", evaluate_clients)):
+    if not (given is None or callable(given)):
+      raise InputError(
+        f"{name} must be a function, such as tff_algos.build_evaluation or "
+        f"tff_algos.build_client_evaluation gives; found a {type(given).__name__}."
+      )
+  if evaluate is not None and process.personal_model is not None:
+    raise InputError(
+      "The process's global model alone predicts nothing: leave evaluate out, and "
+      "evaluate its clients by evaluate_clients."
+    )
   files = ClientFiles(clients, process.model)
   settings.attendance(len(clients), 0)
   folder = settings.checkpoint_folder
@@ -208,13 +220,13 @@ def simulate(
     process.model,
     path=None if folder is None else checkpoints.client_file(folder),
   )
-  began_with = {} if folder is None else origin.of(process, state, settings.seed)
+  began_with = {} if folder is None else origin.of(process, state, clients, settings)
   save = functools.partial(checkpoints.save, model=process.model, origin=began_with)
   records: list[Record] = []
   best = None
-  if resume:
-    if folder is None:
-      raise InputError("To resume a run, say where its checkpoints are.")
+  if resume and folder is None:
+    raise InputError("To resume a run, give the checkpoint_folder that it has.")
+  if folder is not None and resume and checkpoints.exists(folder):
     found = checkpoints.restore(folder, state, store)
     origin.check(began_with, found.origin, folder)
     if settings.learning_rate_schedule is None:  # It may have had one before.
@@ -224,70 +236,77 @@ def simulate(
     state, records = found.state, found.records
     best = best_round.of_checkpoint(found.best, records, keep_best, settings.eval_every)
     if _end(records, settings, stopping=False) is None:
-      records = [_as_unbroken(record, settings) for record in records]
+      records = [measurements.as_unbroken(record, settings) for record in records]
   elif folder is not None and checkpoints.exists(folder):
     raise InputError(
-      f"{folder} holds a run's checkpoints: resume that run, or choose another folder."
+      f"{folder} holds a run's checkpoints: go on with that run by resume=True, or "
+      "choose another folder."
     )
   watch, saved = divergence.Watch(records), len(records)
   adjust, run_round = _rates(process, settings), _rounds_of(process)
   on_start(records)
   no_bytes = dict.fromkeys(traffic.record_columns(process), 0)
   ended_by = _end(records, settings, stopping=False)
-  while ended_by is None:
-    round_num = len(records)
-    attendance = settings.attendance(len(clients), round_num)
-    cohort = attendance.taking_part
-    inputs = client_inputs.of_cohort(clients, cohort, settings.seed, round_num)
-    ids = [clients.ids[p] for p in cohort]
-    done, before, best_before = round_num + 1, state, best
-    try:
-      if evaluate_clients is not None and _is_due(settings, done):
-        clients.check_files(clients.ids, f" in round {done}")
-      with files.read_in(done, ids):
-        state, rate = adjust(state, round_num)
-        before_round(RoundStart(round_num, state, store.get(cohort), inputs))
-        start = time.perf_counter()
-        output = run_round(round_num, state, store.get(cohort), inputs)
-        # Which may be for what a file has come to hold.
-        if output.metrics["client_work"]["train"].get("num_dropped", 0):
-          clients.check_files(ids, f" in round {done}")
-      state = output.state
-      train_seconds = time.perf_counter() - start
-      crossing = process.traffic[process.kind_of_round(round_num)]
-      stopping = should_stop()
-      record = dict(
-        round=done,
-        **measurements.of_training(output.metrics),
-        seconds=train_seconds,
-        **rate,
-        **settings.availability.record(attendance),
-        **measurements.of_aggregators(output.metrics),
-        # Late results have been sent too.
-        **{**no_bytes, **traffic.record(crossing, len(cohort) + len(attendance.late))},
-      )
-      is_last = stopping or done == settings.rounds
-      if evaluate is not None:
-        record.update(_test_metrics(evaluate, process, state, settings, done, is_last))
-      watch.see(record)
-      records.append(record)
-      if done % settings.eval_every == 0:
-        best = best_round.better(best, record, keep_best, process, state)
-      ended_by = _end(records, settings, stopping=stopping)
-      if evaluate_clients is not None and (ended_by or _is_due(settings, done)):
-        weights = process.get_model_weights(state).trainable
-        with files.read_in(done, clients.ids):
-          record.update(_client_metrics(evaluate_clients, weights, clients, settings))
-      on_round(record)
-    except BaseException:
-      if folder and round_num > saved:  # The rounds before it are whole.
-        save(folder, before, store, round_num, records[:round_num], best=best_before)
-      raise
-    store.put(cohort, output.client_states)
-    every = settings.checkpoint_every
-    if folder and (ended_by or (every and done % every == 0)):
-      save(folder, state, store, done, records, best=best)
-      saved = done
+  alone = durable_files.alone(folder, "checkpoint_folder") if folder else nullcontext()
+  with alone:
+    while ended_by is None:
+      round_num = len(records)
+      attendance = settings.attendance(len(clients), round_num)
+      cohort = attendance.taking_part
+      inputs = client_inputs.of_cohort(clients, cohort, settings.seed, round_num)
+      ids = [clients.ids[p] for p in cohort]
+      done, before, best_before = round_num + 1, state, best
+      try:
+        if evaluate_clients is not None and measurements.is_due(settings, done):
+          clients.check_files(clients.ids, f" in round {done}")
+        with files.read_in(done, ids):
+          state, rate = adjust(state, round_num)
+          before_round(RoundStart(round_num, state, store.get(cohort), inputs))
+          start = time.perf_counter()
+          output = run_round(round_num, state, store.get(cohort), inputs)
+          # Which may be for what a file has come to hold.
+          if output.metrics["client_work"]["train"].get("num_dropped", 0):
+            clients.check_files(ids, f" in round {done}")
+        state = output.state
+        train_seconds = time.perf_counter() - start
+        crossing = process.traffic[process.kind_of_round(round_num)]
+        stopping = should_stop()
+        record = dict(
+          round=done,
+          **measurements.of_training(output.metrics),
+          seconds=train_seconds,
+          **rate,
+          **settings.availability.record(attendance),
+          **measurements.of_aggregators(output.metrics),
+          # Late results have been sent too.
+          **{**no_bytes, **traffic.record(crossing, len(cohort) + len(attendance.late))},
+        )
+        is_last = stopping or done == settings.rounds
+        if evaluate is not None and (is_last or done % settings.eval_every == 0):
+          record.update(measurements.of_test(evaluate, process, state, settings))
+        watch.see(record)
+        records.append(record)
+        if done % settings.eval_every == 0:
+          best = best_round.better(best, record, keep_best, process, state)
+        ended_by = _end(records, settings, stopping=stopping)
+        if evaluate_clients is not None and (
+          ended_by or measurements.is_due(settings, done)
+        ):
+          weights = process.get_model_weights(state).trainable
+          with files.read_in(done, clients.ids):
+            record.update(
+              measurements.of_clients(evaluate_clients, weights, clients, settings)
+            )
+        on_round(record)
+      except BaseException:
+        if folder and round_num > saved:  # The rounds before it are whole.
+          save(folder, before, store, round_num, records[:round_num], best=best_before)
+        raise
+      store.put(cohort, output.client_states)
+      every = settings.checkpoint_every
+      if folder and (ended_by or (every and done % every == 0)):
+        save(folder, state, store, done, records, best=best)
+        saved = done
   if records:
     best = best_round.better(best, records[-1], keep_best, process, state)
   return Result(state, records, store, ended_by, best)
@@ -304,11 +323,6 @@ def _end(records: list[Record], settings: Settings, *, stopping: bool) -> Option
   if len(records) >= settings.rounds:
     return "rounds"
   return "stopped" if stopping else None
-
-
-def _is_due(settings: Settings, done: int) -> bool:
-  """Whether clients are evaluated after so many rounds, however the run ends."""
-  return done == settings.rounds or done % settings.eval_clients_every == 0
 
 
 def _rounds_of(process: StatefulProcess) -> Callable[..., RoundOutput]:
@@ -356,54 +370,3 @@ def _rates(
     return changed, {"learning_rate": rate}
 
   return adjust
-
-
-def _as_unbroken(record: Record, settings: Settings) -> Record:
-  """The record without the evaluations that only ending at this round caused."""
-  extra: tuple[str, ...] = ()
-  if record["round"] % settings.eval_every:
-    extra += ("test_", "evaluation_")
-  if record["round"] % settings.eval_clients_every:
-    extra += ("client_", "held_out_")
-  return {name: v for name, v in record.items() if not name.startswith(extra)}
-
-
-def _test_metrics(
-  evaluate: Callable[[Weights], Mapping[str, float]],
-  process: StatefulProcess,
-  state: Any,
-  settings: Settings,
-  done: int,
-  is_last: bool,
-) -> Record:
-  if is_last or done % settings.eval_every == 0:
-    start = time.perf_counter()
-    values = evaluate(process.get_model_weights(state).trainable)
-    if settings.stop is not None and settings.stop.metric not in values:
-      raise InputError(
-        f"The run is to stop by {settings.stop.metric}, but evaluation gives "
-        f"{', '.join(values)}: choose one of them."
-      )
-    record = {f"test_{name}": float(value) for name, value in values.items()}
-    record["evaluation_seconds"] = time.perf_counter() - start
-    return record
-  return {}
-
-
-def _client_metrics(
-  evaluate_clients: EvaluateClients,
-  weights: Weights,
-  clients: ClientDirectory,
-  settings: Settings,
-) -> Record:
-  start = time.perf_counter()
-  split = len(clients), settings.held_out_clients, settings.seed
-  groups = {"client": cohorts.training_clients(*split)}
-  if settings.held_out_clients:
-    groups["held_out"] = cohorts.held_out_clients(*split)
-  record: Record = {}
-  for group, places in groups.items():
-    values = evaluate_clients(weights, clients, [clients.ids[p] for p in places])
-    record.update(client_evaluation.record(group, values))
-  record["client_evaluation_seconds"] = time.perf_counter() - start
-  return record

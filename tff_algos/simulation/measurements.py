@@ -1,28 +1,33 @@
-"""What a round's record has of its metrics: of training, and of the aggregators."""
+"""What a round's record has of its metrics: of training, aggregators and evaluations."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow_federated as tff
 
+from tff_algos.client_data import ClientDirectory
+from tff_algos.errors import InputError
+from tff_algos.models.functional import Weights
+from tff_algos.simulation import client_evaluation, cohorts
+from tff_algos.simulation.client_evaluation import EvaluateClients
 from tff_algos.templates.stateful_process import StatefulProcess
+
+if TYPE_CHECKING:
+  from tff_algos.simulation.loop import Settings
+
+# Of one round: names to numbers that JSON can hold; None: not measured.
+Record = dict[str, Any]
 
 
 def of_training(metrics: Mapping[str, Any]) -> dict[str, Any]:
   """Averages over the training examples, by train_ and their name, and counts."""
   train = metrics["client_work"]["train"]
   plain = {name: np.asarray(value).item() for name, value in train.items()}
-  # Of no example there is no average, and a guarded division's 0 would look like one.
-  is_empty = plain.get("num_examples") == 0
-  averages = {
-    f"train_{name}": math.nan if is_empty else value
-    for name, value in plain.items()
-    if isinstance(value, float)
-  }
+  averages = {f"train_{n}": v for n, v in plain.items() if isinstance(v, float)}
   return dict(
     averages, **{name: value for name, value in plain.items() if isinstance(value, int)}
   )
@@ -74,3 +79,67 @@ def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
     return
   for place, (key, element) in enumerate(elements):
     yield from _leaves(element, f"{name}_{place if key is None else key}")
+
+
+def is_due(settings: Settings, done: int) -> bool:
+  """Whether clients are evaluated after so many rounds, however the run ends."""
+  return done == settings.rounds or done % settings.eval_clients_every == 0
+
+
+def as_unbroken(record: Record, settings: Settings) -> Record:
+  """The record without the evaluations that only ending at this round caused."""
+  extra: tuple[str, ...] = ()
+  if record["round"] % settings.eval_every:
+    extra += ("test_", "evaluation_")
+  if record["round"] % settings.eval_clients_every:
+    extra += ("client_", "held_out_")
+  return {name: v for name, v in record.items() if not name.startswith(extra)}
+
+
+def of_test(
+  evaluate: Callable[[Weights], Mapping[str, float]],
+  process: StatefulProcess,
+  state: Any,
+  settings: Settings,
+) -> Record:
+  """What evaluation gives, by test_ and its name, and the seconds that it took.
+
+  Raises:
+    InputError: It lacks the metric that the run is to stop by, or gives no number.
+  """
+  start = time.perf_counter()
+  values = evaluate(process.get_model_weights(state).trainable)
+  if settings.stop is not None and settings.stop.metric not in values:
+    raise InputError(
+      f"The run is to stop by {settings.stop.metric}, but evaluation gives "
+      f"{', '.join(values)}: choose one of them."
+    )
+  record: Record = {}
+  for name, value in values.items():
+    try:
+      record[f"test_{name}"] = float(value)
+    except (TypeError, ValueError):
+      raise InputError(
+        f"evaluate must give a number for each metric; {name} is {value!r}."
+      ) from None
+  return {**record, "evaluation_seconds": time.perf_counter() - start}
+
+
+def of_clients(
+  evaluate_clients: EvaluateClients,
+  weights: Weights,
+  clients: ClientDirectory,
+  settings: Settings,
+) -> Record:
+  """The spread over the clients that train and those that never do, and the seconds."""
+  start = time.perf_counter()
+  split = len(clients), settings.held_out_clients, settings.seed
+  groups = {"client": cohorts.training_clients(*split)}
+  if settings.held_out_clients:
+    groups["held_out"] = cohorts.held_out_clients(*split)
+  record: Record = {}
+  for group, places in groups.items():
+    values = evaluate_clients(weights, clients, [clients.ids[p] for p in places])
+    record.update(client_evaluation.record(group, values))
+  record["client_evaluation_seconds"] = time.perf_counter() - start
+  return record

@@ -10,6 +10,11 @@ from typing import Any, Optional
 from tff_algos.errors import InputError, check_number, check_whole_number
 
 
+def goodness(metric: Optional[str], value: float) -> float:
+  """A test metric's value, of "loss" less it: more is better."""
+  return -value if metric == "loss" else value
+
+
 @dataclasses.dataclass(frozen=True)
 class StopRule:
   """Ends a run where a test metric reaches a target, or gets no better any more.
@@ -55,12 +60,11 @@ class StopRule:
     Returns:
       "target", "patience", or None where it goes on.
     """
-    sign = -1.0 if self.metric == "loss" else 1.0
     values = [record.get(f"test_{self.metric}") for record in records]
     best, waited = -math.inf, 0
-    for value in (sign * v for v in values if v is not None):
+    for value in (goodness(self.metric, v) for v in values if v is not None):
       best, waited = (value, 0) if value > best else (best, waited + 1)
-      if self.target is not None and best >= sign * self.target:
+      if self.target is not None and best >= goodness(self.metric, self.target):
         return "target"
       if waited == self.patience:
         return "patience"

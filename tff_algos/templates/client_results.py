@@ -124,7 +124,7 @@ def _if_accepted(
 
 
 def finish_metrics(totals: Mapping[str, Any]) -> OrderedDict[str, tf.Tensor]:
-  """The round's metrics, from the sums of its clients' `totals`."""
+  """The round's metrics, from the sums of its clients' `totals`; NaN of no example."""
   pairs = totals["averages"].items()
-  averages = ((name, tf.math.divide_no_nan(*pair)) for name, pair in pairs)
+  averages = ((name, total / count) for name, (total, count) in pairs)
   return OrderedDict(averages, **totals["counts"])

@@ -30,7 +30,7 @@ from tff_algos import hyper_parameters
 from tff_algos.client_data import Examples
 from tff_algos.client_work.model_update import ClientResult
 from tff_algos.errors import InputError
-from tff_algos.models.functional import Model
+from tff_algos.models.functional import Model, check_model
 from tff_algos.templates.client_readings import ClientReading
 from tff_algos.templates.rounds import AggregationFactory, Round, ServerVariables
 
@@ -46,11 +46,7 @@ def check_norm_limit(norm_limit: Optional[float]) -> None:
 
 def _check_given(model: Any, hparams: Any) -> None:
   """Raises `InputError` for a Keras model, or a class or mapping of hyper-parameters."""
-  if not isinstance(model, Model):
-    raise InputError(
-      f"The model is a {type(model).__name__}: give a tff_algos.Model, such as "
-      "tff_algos.from_keras(keras_model, spec) makes of a Keras model."
-    )
+  check_model(model)
   if not isinstance(hparams, hyper_parameters.HyperParameters):
     raise InputError(
       "hparams must be hyper-parameters of the algorithm, such as "
@@ -140,7 +136,7 @@ def compose_process(
       model=model,
       over=over,
       recompose=lambda **changed: compose_process(model, hparams, **{**given, **changed}),
-      composed_of=given,
+      composed_of={"hparams": hparams, **given},
     )
 
   return over(composition.files)

@@ -21,6 +21,7 @@ from tff_algos.templates.rounds import (
   ServerVariables,
   create_process,
 )
+from tff_algos.templates.stateful_process import ProcessTypeError
 
 if TYPE_CHECKING:
   from tff_algos.templates.exchange import Exchange
@@ -88,10 +89,21 @@ class Composition:
     for exchange in exchanges:
       work_type = exchange.client_work.type_signature.result
       for part, part_type in tff.structure.iter_elements(work_type.message):
+        if part not in self.factories:
+          raise ProcessTypeError(
+            f"client_update sends the part {part!r}, for which aggregators has no "
+            f"factory; it has {', '.join(self.factories) or 'none at all'}."
+          )
         if part not in self.processes:
           self.processes[part] = create_process(
             self.factories[part], part_type, work_type.weight[part]
           )
+    for part in self.factories:
+      if part not in self.processes:
+        raise ProcessTypeError(
+          f"aggregators has a factory for the part {part!r}, which no client_update "
+          f"sends; parts are {', '.join(self.processes)}."
+        )
 
     @tff.federated_computation
     def initialize() -> tff.Value:

@@ -11,7 +11,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos import client_data, hyper_parameters
-from tff_algos.templates import client_readings, client_results, norm_limits
+from tff_algos.templates import (
+  client_readings,
+  client_results,
+  norm_limits,
+  own_functions,
+)
 from tff_algos.templates.composition import Composition
 from tff_algos.templates.ledger import Ledger, RoundTraffic
 from tff_algos.templates.rounds import (
@@ -104,10 +109,15 @@ class Exchange:
       parts = OrderedDict([*received["parts"].items(), *dict(estimates).items()])
       before = client_state.own if own.memories else client_state
       result = client_update(parts, before, examples, seed, h)
+      own_functions.check_client_result(result)
+      own_functions.check_draws_nothing(tf.compat.v1.get_default_graph())
       num_examples = tf.shape(examples.y)[0]
       if is_estimate:
         result = result._replace(client_state=client_state)
         return client_results.drop_non_finite(result, client_state, num_examples)
+      own_functions.check_kept(
+        "client_update", result.client_state, before, "init_client"
+      )
       part, limit = self._norm_part, own.norm_limit
       if limit is not None:
         sent = {k: v for k, v in parts.items() if k in result.message}
@@ -283,6 +293,7 @@ class Exchange:
       variables = kind.server_update(
         state.variables, changes, tf.cast(num_clients, tf.float32), h
       )
+      own_functions.check_variables(variables, state.variables)
       variables = _if_any(num_clients, variables, state.variables)
       return variables, state.round_num + 1
 

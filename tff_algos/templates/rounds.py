@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 
 from tff_algos.client_data import Examples
 from tff_algos.client_work.model_update import ClientResult
+from tff_algos.errors import InputError
 from tff_algos.models.functional import Weights
 
 # The named parts of what is sent, each a structure of tensors.
@@ -63,7 +64,16 @@ def mean() -> tff.aggregators.WeightedAggregationFactory:
 def create_process(
   factory: AggregationFactory, value_type: tff.Type, weight_type: tff.Type
 ) -> tff.templates.AggregationProcess:
-  """The process that aggregates a part; the weights' type is for a weighted one."""
+  """The process that aggregates a part; the weights' type is for a weighted one.
+
+  Raises:
+    InputError: What is given is no factory.
+  """
+  if isinstance(factory, type) or not hasattr(factory, "create"):
+    raise InputError(
+      "An aggregator must be an aggregation factory, such as tff_algos.median_factory() "
+      f"or tff.learning.robust_aggregator(); found {factory!r}."
+    )
   if isinstance(factory, tff.aggregators.WeightedAggregationFactory):
     return factory.create(value_type, weight_type)
   return factory.create(value_type)

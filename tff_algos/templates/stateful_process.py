@@ -204,7 +204,7 @@ class StatefulProcess(tff.templates.IterativeProcess):
 
   @property
   def composed_of(self) -> Mapping[str, Any]:
-    """The keyword arguments of `compose_process` that made it, {} if that did not.
+    """The arguments of `compose_process` that made it, {} if that did not.
 
     So that `recomposed` can be given functions that are made of these.
     """

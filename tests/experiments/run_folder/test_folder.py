@@ -238,7 +238,7 @@ def test_another_process_is_kept_out_until_the_end(begun):
         with RunFolder(begun.path).alone():
           os._exit(1)
       except InputError as error:
-        os._exit(0 if "is being written by another process" in str(error) else 2)
+        os._exit(0 if "is being written by another run" in str(error) else 2)
     assert os.waitpid(child, 0)[1] == 0
   with begun.alone():
     pass

@@ -1,0 +1,161 @@
+"""Mistakes in an algorithm of one's own: each is one sentence that says which it is."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tff_algos
+from tff_algos.templates.stateful_process import ProcessTypeError
+
+
+def _model() -> tff_algos.Model:
+  return tff_algos.Model(
+    initial_weights=(np.zeros([2, 3], np.float32),),
+    weight_names=("kernel",),
+    example_spec=tff_algos.ExampleSpec(
+      tf.TensorSpec([2], tf.float32), tf.TensorSpec([], tf.int32)
+    ),
+    predict=lambda weights, x, training, seed: x @ weights[0],
+  )
+
+
+def _result(received, client_state, examples) -> tff_algos.ClientResult:
+  message = OrderedDict(model=tuple(tf.ones_like(w) for w in received["model"]))
+  loss = (tf.reduce_sum(examples.x), tf.constant(1.0))
+  return tff_algos.ClientResult(
+    message, OrderedDict(model=tf.constant(1.0)), client_state, OrderedDict(loss=loss)
+  )
+
+
+def _moved(variables, aggregate, num_clients, h) -> tff_algos.ServerVariables:
+  return variables._replace(model=aggregate["model"])
+
+
+def _compose(change=lambda result: result, server=_moved, aggregators=None, **more):
+  def client_update(received, client_state, examples, seed, h):
+    return change(_result(received, client_state, examples))
+
+  return tff_algos.compose_process(
+    _model(),
+    tff_algos.FedAvgHparams(),
+    rounds=tff_algos.Round(client_update, server),
+    aggregators=aggregators or OrderedDict(model=tff_algos.mean()),
+    **more,
+  )
+
+
+def _replaced(**fields):
+  return lambda result: result._replace(**fields)
+
+
+_ONE = np.float32(1)
+_WITH_EXTRA = _replaced(
+  message={"model": (np.ones([2, 3], np.float32),), "extra": 1.0},
+  weight={"model": 1.0, "extra": 1.0},
+)
+_MISTAKES = {
+  "no result": (
+    dict(change=lambda result: result.message["model"]),
+    r"client_update must return a tff_algos\.ClientResult, .* found a tuple\.",
+  ),
+  "nothing": (dict(change=lambda result: None), r"found a NoneType\."),
+  "message without names": (
+    dict(change=_replaced(message=(1.0,))),
+    r"The message of a ClientResult must map names to values; found a tuple\.",
+  ),
+  "weight of another part": (
+    dict(change=_replaced(weight={"modle": 1.0})),
+    r"the same parts in the same order; found \['model'\] and \['modle'\]\.",
+  ),
+  "metric of one number": (
+    dict(change=_replaced(metrics={"mine": 3.0})),
+    r"The metric 'mine' of a ClientResult must be a pair of scalars, ",
+  ),
+  "state that is not declared": (
+    dict(change=_replaced(client_state=1.0)),
+    r"client_update returns float32\[\], but init_client gives \(\): ",
+  ),
+  "state of another dtype": (
+    dict(change=_replaced(client_state={"a": 1}), init_client=lambda: {"a": _ONE}),
+    r"returns \{a: int32\[\]\}, but init_client gives \{a: float32\[\]\}: ",
+  ),
+  "part without an aggregator": (
+    dict(change=_WITH_EXTRA),
+    r"the part 'extra', for which aggregators has no factory; it has model\.",
+  ),
+  "aggregator without a part": (
+    dict(aggregators=dict(model=tff_algos.mean(), other=tff_algos.mean())),
+    r"a factory for the part 'other', which no client_update sends; parts are model\.",
+  ),
+  "server's weights alone": (
+    dict(server=lambda variables, aggregate, n, h: aggregate["model"]),
+    r"server_update must return tff_algos\.ServerVariables, .* found a tuple\.",
+  ),
+  "other server variables": (
+    dict(server=lambda variables, aggregate, n, h: variables._replace(extra=_ONE)),
+    r"The extra of server_update returns float32\[\], but init_server gives \(\): ",
+  ),
+  "fewer weights": (
+    dict(server=lambda variables, aggregate, n, h: variables._replace(model=())),
+    r"The model of server_update returns \(\), but the Model gives .*float32\[2, 3\]",
+  ),
+  "random numbers of its own": (
+    dict(change=lambda r: r._replace(metrics={"m": (tf.random.normal([]), 1.0)})),
+    r"client_update uses RandomStandardNormal, which gives other numbers in each run: ",
+  ),
+}
+
+
+@pytest.mark.parametrize("mistake", _MISTAKES)
+def test_mistake_is_one_sentence(mistake):
+  options, said = _MISTAKES[mistake]
+  with pytest.raises(ProcessTypeError, match=said) as caught:
+    _compose(**options)
+  assert "\n" not in str(caught.value)
+
+
+def test_without_a_mistake_it_is_a_process():
+  with tff_algos.create_runtime():
+    process = _compose(
+      _replaced(client_state={"a": 2.0}), init_client=lambda: {"a": _ONE}
+    )
+    assert process.initialize_client() == {"a": 1.0}
+
+
+@pytest.mark.parametrize("factory", ["clipping", type(tff_algos.mean())])
+def test_aggregator_that_is_no_factory_is_refused(factory):
+  with pytest.raises(tff_algos.InputError, match="must be an aggregation factory"):
+    tff_algos.build_fed_avg(_model(), model_aggregator=factory)
+
+
+@pytest.mark.parametrize(
+  "build",
+  [
+    *("build_fed_reg", "build_fed_agg", "build_fed_gg", "build_pfedgp"),
+    *("build_fed_curv", "build_fed_prox"),
+  ],
+)
+def test_hyper_parameters_of_another_algorithm_are_refused(build):
+  said = r"^FedAvgHparams has no \w+, which this algorithm asks for: [^\n]*$"
+  with pytest.raises(tff_algos.InputError, match=said):
+    getattr(tff_algos, build)(_model(), tff_algos.FedAvgHparams())
+
+
+def test_hyper_parameter_that_is_a_plain_field_is_refused():
+  @dataclasses.dataclass(frozen=True)
+  class Mine(tff_algos.FedAvgHparams):
+    plain: float = 2.0
+
+  with pytest.raises(tff_algos.InputError, match=r"Mine\.plain is a plain field: "):
+    Mine()
+
+
+def test_hyper_parameter_that_is_not_there_is_an_attribute_that_is_not_there():
+  hparams = tff_algos.FedAvgHparams()
+  assert not hasattr(hparams, "pseudo_step")
+  assert getattr(hparams, "pseudo_step", 7) == 7

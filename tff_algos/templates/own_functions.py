@@ -1,0 +1,91 @@
+"""Whether what an algorithm's functions give is what the composer takes.
+
+Said while they are traced, where the functions' author sees which of them it is: TFF's
+own words would be of types of hundreds of tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from tff_algos import graphs
+from tff_algos.client_work.model_update import ClientResult
+from tff_algos.templates.rounds import ServerVariables
+from tff_algos.templates.stateful_process import ProcessTypeError
+
+
+def check_client_result(result: Any) -> None:
+  """Raises `ProcessTypeError` unless it is a whole `ClientResult`."""
+  if not isinstance(result, ClientResult):
+    raise ProcessTypeError(
+      "client_update must return a tff_algos.ClientResult, such as "
+      f"tff_algos.model_update makes; found a {type(result).__name__}."
+    )
+  for name in ("message", "weight", "metrics"):
+    if not isinstance(getattr(result, name), Mapping):
+      raise ProcessTypeError(
+        f"The {name} of a ClientResult must map names to values; found a "
+        f"{type(getattr(result, name)).__name__}."
+      )
+  if not result.message or list(result.weight) != list(result.message):
+    raise ProcessTypeError(
+      "The message of a ClientResult must have a part, and its weight the same parts in "
+      f"the same order; found {list(result.message)} and {list(result.weight)}."
+    )
+  for name, value in result.metrics.items():
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+      raise ProcessTypeError(
+        f"The metric {name!r} of a ClientResult must be a pair of scalars, the total and "
+        "what it is divided by: give (value, 1.0) for a mean over clients."
+      )
+
+
+def check_kept(who: str, new: Any, old: Any, initial: str) -> None:
+  """Raises `ProcessTypeError` unless a state is as it was, but for its values.
+
+  Args:
+    who: What returns it.
+    new: What it returned.
+    old: What it was given.
+    initial: What says what the state is.
+  """
+  found, wanted = _described(new), _described(old)
+  if found != wanted:
+    raise ProcessTypeError(
+      f"{who} returns {found}, but {initial} gives {wanted}: make them alike."
+    )
+
+
+def check_variables(variables: Any, old: ServerVariables) -> None:
+  """Raises `ProcessTypeError` unless `server_update` returns what it was given."""
+  if not isinstance(variables, ServerVariables):
+    raise ProcessTypeError(
+      "server_update must return tff_algos.ServerVariables, such as "
+      f"variables._replace(model=...); found a {type(variables).__name__}."
+    )
+  check_kept("The model of server_update", variables.model, old.model, "the Model")
+  check_kept("The extra of server_update", variables.extra, old.extra, "init_server")
+
+
+def check_draws_nothing(graph: tf.Graph) -> None:
+  """Raises `ProcessTypeError` where a client would draw other numbers in each run."""
+  drawing = graphs.drawing_operations(graph.as_graph_def())
+  if drawing:
+    raise ProcessTypeError(
+      f"client_update uses {drawing[0]}, which gives other numbers in each run: draw "
+      "from its seed by tf.random.stateless_normal and the like."
+    )
+
+
+def _described(value: Any) -> str:
+  """A structure with the dtypes and shapes of its leaves."""
+
+  def of_leaf(leaf: Any) -> str:
+    tensor = tf.convert_to_tensor(leaf)
+    return f"{tensor.dtype.name}{list(tensor.shape)}"
+
+  text = str(tf.nest.map_structure(of_leaf, value)).replace("'", "")
+  return text if len(text) <= 300 else f"{text[:300]}..."
