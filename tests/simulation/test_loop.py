@@ -581,6 +581,7 @@ def _simulate_best(clients, folder=None, stop_after=99, **options):
     (dict(keep_best="loss", rounds=5), (3, -0.75, 3)),
   ],
 )
+@pytest.mark.filterwarnings("ignore:Round 1. the test loss is nan")
 def test_best_round_is_that_of_the_records(federation, options, expected):
   assert _simulate_best(federation.clients, **options) == expected
 
