@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
 from experiments.run_folder import reading
+from experiments.tables import measures
 from experiments.tables.cells import Settings, call_folder, read_run_of, seeds_of
 from experiments.tables.model import Cell, Column, Item, Program, Row, Table, cells_of
 from experiments.tables.values import Result, result_of
@@ -132,6 +133,8 @@ def _compare(table: Table, settings: Settings) -> tuple[int, int, str]:
     (k, column)
     for k, column in enumerate(table.columns)
     if any(isinstance(row.paper.get(column.name), float) for row in table.rows)
+    # Runs are made beside other work, so that their seconds rank nothing.
+    and column.value is not measures.relative_seconds
   ]
   if not compared:
     return 0, 0, ""

@@ -83,6 +83,17 @@ def test_what_does_not_reach_its_mark_is_last(write_accuracies, tmp_path):
   assert (found.alike, found.pairs, found.difference) == (1, 5, "-3.0 (rounds to 50 %)")
 
 
+def test_seconds_of_runs_rank_nothing(write_accuracies, tmp_path):
+  seconds = Column("over FedAvg", measures.relative_seconds, compares=True)
+  rows = [_row(name, seconds, paper) for name, paper in (("a", 1.0), ("b", 1.5))]
+  rows = [row._replace(reference=rows[0].cells[0]) for row in rows]
+  for name in "ab":
+    write_accuracies(name, 0.1, 0.2)
+  table = Table("P, Table 1: t", ("algorithm",), (seconds,), tuple(rows))
+  found = _state(table, tmp_path)
+  assert (found.run, found.pairs, found.difference) == (2, 0, "")
+
+
 def test_rounds_are_those_that_the_page_names(write_accuracies, tmp_path):
   """A run with fewer counts as run, with its share, and is not ranked."""
   rows = tuple(_row(n, _BEST, p, rounds=8) for n, p in zip("abc", (1.0, 2.0, 3.0)))
