@@ -3,7 +3,8 @@
 | status | meaning |
 |---|---|
 | 0 | done |
-| 1 | a run or the disk failed; or our own defect: a traceback, and asks for a report |
+| 1 | a run or the disk failed; or our own defect: a traceback, and asks for a report, or
+      names the place in a user's own module that it comes through |
 | 2 | what the user gave cannot be used: one sentence; only whole rounds were written |
 | 75 | stopped early by a signal; the same command goes on, or goes on with --resume |
 | 130 | ended at once by Ctrl-C; what was written before stays |

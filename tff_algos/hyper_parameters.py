@@ -89,7 +89,8 @@ class HyperParameters:
 
   Raises:
     TypeError: A value has another type than its default.
-    InputError: A value lies outside its range; the message names field and range.
+    InputError: A value lies outside its range; the message names field and range. Or a
+      field was not made by `hparam`, or is asked for and is not there.
   """
 
   def __post_init__(self) -> None:

@@ -57,11 +57,11 @@ def find(name: str, kind: str) -> Any:
       said = " ".join(str(error).split()).rstrip(".")
       reason = ": ".join(filter(None, (type(error).__name__, said)))
     raise InputError(f"{refused}{reason}.") from error
+  place = getattr(found, "__file__", None) or module
   if not hasattr(found, attribute):
-    place = getattr(found, "__file__", None) or module
     article = "an" if kind[0] in "aeiou" else "a"
     raise InputError(
       f"{refused}{place} has no {attribute!r}: name {article} {kind} that it has."
     )
-  _files.add(getattr(found, "__file__", None) or module)
+  _files.add(place)
   return getattr(found, attribute)

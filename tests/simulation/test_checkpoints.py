@@ -263,14 +263,20 @@ def test_what_is_no_checkpoint_does_not_hide_one(tmp_path, kind):
     _assert_holds(tmp_path, [2])
 
 
-def test_a_run_goes_on_from_the_older_one_over_the_damaged_one(tmp_path):
+def _resumed_past(tmp_path, damaged: int) -> _Run:
+  """A run that was saved after round 2 and another, goes on from the former."""
   run = _Run(tmp_path)
   run.save(2)
-  run.save(4)
-  _flip(tmp_path / "round_0000004" / "server.npz")
+  run.save(damaged)
+  _flip(tmp_path / f"round_{damaged:07d}" / "server.npz")
   resumed = _Run(tmp_path)
   with pytest.warns(InputWarning):
     checkpoints.restore(str(tmp_path), _state(0), resumed.store)
+  return resumed
+
+
+def test_a_run_goes_on_from_the_older_one_over_the_damaged_one(tmp_path):
+  resumed = _resumed_past(tmp_path, 4)
   resumed.save(4)
   _assert_holds(tmp_path, [2, 4])
   resumed.save(6)
@@ -278,14 +284,7 @@ def test_a_run_goes_on_from_the_older_one_over_the_damaged_one(tmp_path):
 
 
 def test_a_later_damaged_one_takes_no_place_of_the_two_that_are_kept(tmp_path):
-  run = _Run(tmp_path)
-  run.save(2)
-  run.save(10)
-  _flip(tmp_path / "round_0000010" / "server.npz")
-  resumed = _Run(tmp_path)
-  with pytest.warns(InputWarning):
-    checkpoints.restore(str(tmp_path), _state(0), resumed.store)
-  resumed.save(4)
+  _resumed_past(tmp_path, 10).save(4)
   names = sorted(p.name for p in tmp_path.glob("round_*"))
   assert names == ["round_0000002", "round_0000004"]
   _assert_holds(tmp_path, [2, 4])

@@ -18,6 +18,7 @@ from tff_algos.simulation import (
   cohorts,
   evaluation,
   loop,
+  measurements,
   seeds,
   stopping,
 )
@@ -434,14 +435,8 @@ def test_resumed_run_has_the_clients_it_began_with(notes, federation, tmp_path):
   """A client's state goes by its place."""
   settings = _settings(2, checkpoint_folder=str(tmp_path / "run"))
   loop.simulate(notes, federation.clients, settings)
-  ids = federation.clients.ids
-  spec = federation.model.example_spec
-  examples = {
-    name: tuple(
-      value.numpy() for value in client_data.read(federation.clients.path(name), spec)
-    )
-    for name in reversed(ids)
-  }
+  spec, clients = federation.model.example_spec, federation.clients
+  examples = {name: clients.examples(name, spec) for name in reversed(clients.ids)}
   others = client_data.write_clients(tmp_path / "others", examples, spec)
   with pytest.raises(InputError, match="began with clients=6 of digest"):
     loop.simulate(notes, others, settings, resume=True)
@@ -926,6 +921,13 @@ def test_round_without_an_accepted_client_has_no_training_loss(
     [record] = loop.simulate(process_of("fedavg"), poisoned, settings).records
   assert record["num_accepted"] == record["num_examples"] == 0
   assert np.isnan(record["train_loss"])
+
+
+def test_process_of_tffs_has_no_training_loss_without_examples():
+  """Its division is guarded, so that it says 0."""
+  train = dict(loss=np.float32(0), num_examples=np.int64(0))
+  found = measurements.of_training(dict(client_work=dict(train=train)))
+  assert np.isnan(found["train_loss"]) and found["num_examples"] == 0
 
 
 def test_clients_in_memory_are_the_same_clients(federation, process_of):

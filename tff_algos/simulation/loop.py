@@ -32,12 +32,14 @@ from tff_algos.simulation.availability import Attendance, Availability
 from tff_algos.simulation.client_evaluation import EvaluateClients
 from tff_algos.simulation.client_files import ClientFiles
 from tff_algos.simulation.client_state_store import ClientStateStore
-from tff_algos.simulation.measurements import Record as Record
 from tff_algos.simulation.schedules import Schedule
 from tff_algos.simulation.stopping import StopRule
 from tff_algos.templates.rounds import RoundOutput
 from tff_algos.templates.stateful_process import StatefulProcess, check_process
 from tff_algos.templates.views import on_device_next
+
+# Of one round: names to numbers that JSON can hold; None: not measured.
+Record = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,11 +198,11 @@ def simulate(
   for what, wanted in (("stop", settings.stop), ("keep the best model", keep_best)):
     if wanted is not None and evaluate is None:
       raise InputError(f"To {what} by a test metric, give evaluate= what measures it.")
-  for name, given in (("evaluate", evaluate), ("evaluate_clients", evaluate_clients)):
-    if not (given is None or callable(given)):
+  for name, measure in (("evaluate", evaluate), ("evaluate_clients", evaluate_clients)):
+    if not (measure is None or callable(measure)):
       raise InputError(
         f"{name} must be a function, such as tff_algos.build_evaluation or "
-        f"tff_algos.build_client_evaluation gives; found a {type(given).__name__}."
+        f"tff_algos.build_client_evaluation gives; found a {type(measure).__name__}."
       )
   if evaluate is not None and process.personal_model is not None:
     raise InputError(
@@ -229,11 +231,10 @@ def simulate(
   if folder is not None and resume and checkpoints.exists(folder):
     found = checkpoints.restore(folder, state, store)
     origin.check(began_with, found.origin, folder)
-    if settings.learning_rate_schedule is None:  # It may have had one before.
-      found = found._replace(
-        state=process.set_hparams(found.state, process.get_hparams(state))
-      )
+    given = process.get_hparams(state)
     state, records = found.state, found.records
+    if settings.learning_rate_schedule is None:  # It may have had one before.
+      state = process.set_hparams(state, given)
     best = best_round.of_checkpoint(found.best, records, keep_best, settings.eval_every)
     if _end(records, settings, stopping=False) is None:
       records = [measurements.as_unbroken(record, settings) for record in records]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -17,17 +18,21 @@ from tff_algos.simulation.client_evaluation import EvaluateClients
 from tff_algos.templates.stateful_process import StatefulProcess
 
 if TYPE_CHECKING:
-  from tff_algos.simulation.loop import Settings
-
-# Of one round: names to numbers that JSON can hold; None: not measured.
-Record = dict[str, Any]
+  from tff_algos.simulation.loop import Record, Settings
 
 
 def of_training(metrics: Mapping[str, Any]) -> dict[str, Any]:
   """Averages over the training examples, by train_ and their name, and counts."""
   train = metrics["client_work"]["train"]
   plain = {name: np.asarray(value).item() for name, value in train.items()}
-  averages = {f"train_{n}": v for n, v in plain.items() if isinstance(v, float)}
+  # Of no example there is no average; TFF's own processes give the 0 of a guarded
+  # division, which would look like one.
+  is_empty = plain.get("num_examples") == 0
+  averages = {
+    f"train_{name}": math.nan if is_empty else value
+    for name, value in plain.items()
+    if isinstance(value, float)
+  }
   return dict(
     averages, **{name: value for name, value in plain.items() if isinstance(value, int)}
   )

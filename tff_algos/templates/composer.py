@@ -80,8 +80,10 @@ def compose_process(
       the median of past rounds, above 1; see `norm_limits`. None: no limit.
 
   Raises:
-    InputError: `model` or `hparams` is something else, or `norm_limit` not above 1.
-    ProcessTypeError: The functions do not fit together.
+    InputError: `model`, `hparams` or an aggregator is something else, or `norm_limit` not
+      above 1.
+    ProcessTypeError: The functions do not fit together, or clients would draw other
+      numbers in each run.
   """
   # Here, as classes of TFF are its bases, without which algorithms can be listed.
   from tff_algos.templates.composition import Composition
