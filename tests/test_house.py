@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import pathlib
+import subprocess
 import sys
 
 import pytest
@@ -79,6 +80,16 @@ def test_an_error_that_programs_know_is_one_class():
   known = {name for name, path in classes if path == "tff_algos/errors.py"}
   assert {"InputError", "UnsupportedComputationError", "WorkerLostError"} <= known
   assert {path for name, path in classes if name in known} == {"tff_algos/errors.py"}
+
+
+def test_nothing_else_is_kept():
+  """What a program left in the checkout is not taken into it by a careless `git add`."""
+  if not (_ROOT / ".git").exists():
+    pytest.skip("not a checkout")
+  git = ["git", "-c", "safe.directory=*", "-C", _ROOT, "ls-files"]
+  kept = subprocess.run(git, check=True, capture_output=True, text=True).stdout
+  folders = {path.partition("/")[0] for path in kept.splitlines() if "/" in path}
+  assert folders == {*_TREES, ".ci", "docs", "examples", "results", "tests"}
 
 
 def test_programs_are_those_that_are_known():
