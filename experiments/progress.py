@@ -112,8 +112,8 @@ def stopping_on_signal() -> Iterator[Callable[[], bool]]:
     first = time.monotonic()
     stop.set()
     print(
-      "\nstopping after this round; once more to stop now and lose the rounds since the "
-      "last checkpoint",
+      "\nstopping after this round; once more to stop now, which may lose the rounds "
+      "since the last checkpoint",
       file=sys.stderr,
     )
 

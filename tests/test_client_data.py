@@ -460,6 +460,13 @@ def test_writing_cut_short_leaves_no_list_of_clients(tmp_path, monkeypatch, had_
     client_data.ClientDirectory(str(tmp_path))
 
 
+def test_place_that_is_no_folder_is_named(tmp_path):
+  (tmp_path / "taken").write_text("")
+  with pytest.raises(NotADirectoryError) as caught:
+    client_data.write_clients(tmp_path / "taken", {"a": _examples(2)}, _SPEC)
+  assert caught.value.filename == str(tmp_path / "taken/0000")
+
+
 # --- Files that are not what was written ----------------------------------------------
 
 

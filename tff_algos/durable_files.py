@@ -22,10 +22,10 @@ from tff_algos.errors import InputError
 
 UNFINISHED = ".unfinished"
 
-#: The errors of a disk that is full, may not be written to or fails.
+#: The errors of a disk that is full, may not be written to there or fails.
 DISK_ERRORS = (
   *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
-  *(errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO),
+  *(errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EIO),
 )
 
 
@@ -86,7 +86,9 @@ def _disk_error(error: Exception) -> Optional[int]:
     if "locked" in message:  # By another program.
       return None
     return errno.ENOSPC if "full" in message else errno.EIO
-  # TensorFlow's and HDF5's messages have the system's in them.
+  if "is not a directory" in message:  # TensorFlow's own words.
+    return errno.ENOTDIR
+  # Its other messages, and HDF5's, have the system's in them.
   return next((n for n in DISK_ERRORS if os.strerror(n) in message), None)
 
 

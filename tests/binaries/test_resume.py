@@ -90,7 +90,7 @@ def test_signal_stops_the_run_after_its_round_and_resume_goes_on(
   status, out, err = run_forked(*flags, cwd=tmp_path, before=at_round(2, code))
   # EX_TEMPFAIL: the same command goes on. The signal came before the third round.
   assert status == 75
-  assert err.startswith("\nstopping after this round; once more to stop now and lose ")
+  assert err.startswith("\nstopping after this round; once more to stop now, which may ")
   assert err.count("\n") == 2
   assert len(metrics(run_dir)) == 3
   assert os.listdir(run_dir / "checkpoints") != []

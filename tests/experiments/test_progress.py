@@ -14,8 +14,8 @@ import pytest
 from experiments import progress
 
 _SAID = (
-  "\nstopping after this round; once more to stop now and lose the rounds since the last "
-  "checkpoint\n"
+  "\nstopping after this round; once more to stop now, which may lose the rounds since "
+  "the last checkpoint\n"
 )
 
 
