@@ -939,6 +939,20 @@ FAULTS = (
     _of("runtimes/test_blocks.py", "sums_do_not_depend"),
   ),
   Fault(
+    "cohorts: of a population the clients are compared, not their examples",
+    f"{_SIMULATION}cohorts.py",
+    "population._asdict().items():",
+    "[*population._asdict().items()][:1]:",
+    _of("simulation/test_cohorts.py", "built_for"),
+  ),
+  Fault(
+    "loop: those that train are taken to be all clients",
+    f"{_SIMULATION}loop.py",
+    "clients.num_examples[list(training)]",
+    "clients.num_examples",
+    _of("simulation/test_loop.py", "another_population"),
+  ),
+  Fault(
     "loop: an evaluation that fails loses the rounds",
     f"{_SIMULATION}loop.py",
     "    except BaseException:",

@@ -177,7 +177,7 @@ def test_client_that_is_only_evaluated_is_looked_at_before_the_round(
   path = pathlib.Path(clients.path(clients.ids[held_out]))
   with pytest.raises(DamagedError, match=f"'client {held_out}' .* in round 4: .* not th"):
     loop.simulate(
-      process_of("scaffold"),
+      process_of("fedgg"),
       clients,
       settings,
       evaluate_clients=evaluate,

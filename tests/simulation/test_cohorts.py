@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from tff_algos.errors import InputError
 from tff_algos.simulation import cohorts
+from tff_algos.templates.stateful_process import Population
 
 
 @settings(max_examples=100)
@@ -112,6 +114,21 @@ def test_each_client_is_held_out_as_often():
 def test_somebody_must_train(count):
   with pytest.raises(ValueError, match=rf"held_out_clients must be in 0\.\.9.*{count}"):
     cohorts.training_clients(10, count, 0)
+
+
+@pytest.mark.parametrize(
+  "population, said",
+  [
+    ((2, None), "num_clients=2, but of the clients that train it is 3: build it with "),
+    ((3, 11), "num_examples=11, but of the clients that train it is 10: build it with "),
+  ],
+)
+def test_a_process_is_built_for_the_clients_that_train(population, said):
+  sizes = np.array([1, 2, 7])
+  with pytest.raises(InputError, match=said):
+    cohorts.check_population(Population(*population), sizes)
+  for right in (None, Population(3), Population(3, 10)):
+    cohorts.check_population(right, sizes)
 
 
 def test_most_participations_by_hand():

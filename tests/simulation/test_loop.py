@@ -35,7 +35,7 @@ _SECONDS = ("seconds", "evaluation_seconds")
 class _Notes:
   """Stands for a process: counts the rounds, and of each client its rounds."""
 
-  model = personal_model = None
+  model = personal_model = population = None
 
   def __init__(self):
     self.composed_of = {}
@@ -906,6 +906,21 @@ def test_client_with_a_number_that_is_not_finite_is_counted_as_dropped(
   others = federation.clients.num_examples.sum() - len(y)
   assert record["num_examples"] == others
   assert np.isfinite(record["train_loss"])
+
+
+@pytest.mark.parametrize("name", ["scaffold", "feddyn", "twafl", "tefl", "afl"])
+def test_process_of_another_population_is_refused_before_anything_is_written(
+  process_of, federation, tmp_path, name
+):
+  """Its N would be wrong: with too small a one control variates go too far."""
+  settings = loop.Settings(
+    rounds=1, clients_per_round=2, held_out_clients=1, checkpoint_folder=tmp_path / "run"
+  )
+  n = len(federation.clients)
+  said = f"built with num_clients={n}, but of the clients that train it is {n - 1}: "
+  with pytest.raises(InputError, match=said):
+    loop.simulate(process_of(name), federation.clients, settings)
+  assert not list(tmp_path.iterdir())
 
 
 def test_round_without_an_accepted_client_has_no_training_loss(

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tff_algos
-from tff_algos.templates.stateful_process import ProcessTypeError
+from tff_algos.templates.process_types import ProcessTypeError
 
 
 def _model() -> tff_algos.Model:

@@ -83,6 +83,15 @@ def test_privacy_is_kept(model, tmp_path):
   assert tff_algos.load_process(path).privacy == process.privacy is not None
 
 
+@pytest.mark.parametrize("num_examples", [{}, {"num_examples": 20}])
+def test_for_whom_it_was_built_is_kept(model, tmp_path, num_examples):
+  build = tff_algos.build_fed_dyn if num_examples else tff_algos.build_scaffold
+  process = build(model, num_clients=4, **num_examples)
+  tff_algos.save_process(process, tmp_path / "file")
+  loaded = tff_algos.load_process(tmp_path / "file")
+  assert loaded.population == process.population == (4, num_examples.get("num_examples"))
+
+
 def test_that_there_is_a_personal_model_is_kept(model, tmp_path):
   """None would have features evaluated as if they were logits."""
   process = tff_algos.build_pfedgp(model)

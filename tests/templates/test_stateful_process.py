@@ -12,8 +12,8 @@ import tensorflow_federated as tff
 
 from tff_algos.errors import InputError
 from tff_algos.templates import stateful_process
+from tff_algos.templates.process_types import ProcessTypeError
 from tff_algos.templates.rounds import RoundOutput
-from tff_algos.templates.stateful_process import ProcessTypeError
 
 ModelWeights = tff.learning.models.ModelWeights
 
@@ -147,7 +147,7 @@ def test_several_kinds_without_a_schedule_of_them_are_refused(schedule):
 
 def test_every_kind_is_checked():
   kinds = {"wrong": make_next(()), "": make_next()}
-  with pytest.raises(stateful_process.ProcessTypeError):
+  with pytest.raises(ProcessTypeError):
     build(next_fns=kinds, schedule=("",))
 
 

@@ -130,7 +130,7 @@ def build_fed_dyn(
     model = tree_math.add_scaled(mean_model, 1.0, mean_dual)
     return rounds.ServerVariables(model, mean_dual)
 
-  return composer.compose_process(
+  process = composer.compose_process(
     model,
     hparams,
     rounds=rounds.Round(client_update, server_update),
@@ -138,6 +138,7 @@ def build_fed_dyn(
     init_server=zeros if adds_dual else (lambda: ()),
     init_client=zeros,
   )
+  return process.with_population(num_clients, num_examples)
 
 
 ALGORITHMS = (

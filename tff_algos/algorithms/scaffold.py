@@ -122,7 +122,7 @@ def build_scaffold(
       )
     )
 
-  return composer.compose_process(
+  process = composer.compose_process(
     model,
     hparams,
     rounds=rounds.Round(client_update, server_update, distribute),
@@ -132,6 +132,7 @@ def build_scaffold(
     init_server=zeros,
     init_client=zeros,
   )
+  return process.with_population(num_clients)
 
 
 ALGORITHMS = (

@@ -130,7 +130,8 @@ def build_twafl(
       `sum_factory` gives no sum.
   """
   factory = _factory(hparams, num_clients, num_examples, sum_factory)
-  return _build_layerwise(model, hparams, factory)
+  process = _build_layerwise(model, hparams, factory)
+  return process.with_population(num_clients, num_examples)
 
 
 def build_tefl(
@@ -143,9 +144,10 @@ def build_tefl(
 ) -> StatefulProcess:
   """Builds TEFL: TWAFL where all layers travel in every round; see `build_twafl`."""
   factory = _factory(hparams, num_clients, num_examples, sum_factory)
-  return fed_avg.build_fed_avg(
+  process = fed_avg.build_fed_avg(
     model, hparams, model_aggregator=factory(model.initial_weights)
   )
+  return process.with_population(num_clients, num_examples)
 
 
 def build_afl(
@@ -158,7 +160,8 @@ def build_afl(
 ) -> StatefulProcess:
   """Builds AFL: TWAFL where all last uploads count alike, a = 1; see `build_twafl`."""
   factory = _factory(hparams, num_clients, num_examples, sum_factory, base=1.0)
-  return _build_layerwise(model, hparams, factory)
+  process = _build_layerwise(model, hparams, factory)
+  return process.with_population(num_clients, num_examples)
 
 
 def _factory(

@@ -5,9 +5,16 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Optional
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tff_algos.errors import InputError
 from tff_algos.simulation import seeds
+
+if TYPE_CHECKING:
+  from tff_algos.templates.stateful_process import Population
 
 
 def uniform_cohort(
@@ -67,6 +74,29 @@ def _split(
   order = seeds.generator(seed, "held out", num_clients).permutation(num_clients)
   first, last = order[: num_clients - held_out], order[num_clients - held_out :]
   return tuple(sorted(first.tolist())), tuple(sorted(last.tolist()))
+
+
+def check_population(
+  population: Optional[Population], num_examples: NDArray[np.int64]
+) -> None:
+  """Compares the clients that a process was built for with those that train.
+
+  Args:
+    population: The process's.
+    num_examples: Of each client that trains, shape (clients,).
+
+  Raises:
+    InputError: They are not as many, or have not as many examples.
+  """
+  if population is None:
+    return
+  found = dict(num_clients=len(num_examples), num_examples=int(num_examples.sum()))
+  for name, given in population._asdict().items():
+    if given not in (None, found[name]):
+      raise InputError(
+        f"The process was built with {name}={given}, but of the clients that train it is "
+        f"{found[name]}: build it with {name}={found[name]}."
+      )
 
 
 def most_participations(rounds: Iterable[Sequence[int]]) -> int:

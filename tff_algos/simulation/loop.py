@@ -185,12 +185,13 @@ def simulate(
 
   Raises:
     InputError: What is given is no process, no `ClientDirectory` or no `Settings`, the
-      cohort is larger than the population, a client has a label for which the model has
-      no output, the checkpoint belongs to another model or algorithm or its run began
-      with something else that has to be the same, a new run's folder holds checkpoints,
-      another run writes to it or it cannot be written to, checkpoints do not hold a dtype
-      of the states, evaluation does not give what the run is to stop or
-      to keep the best model by, or the process does not take the learning rate schedule.
+      cohort is larger than the population, the process was built for another population,
+      a client has a label for which the model has no output, the checkpoint belongs to
+      another model or algorithm or its run began with something else that has to be the
+      same, a new run's folder holds checkpoints, another run writes to it or it cannot be
+      written to, checkpoints do not hold a dtype of the states, evaluation does not give
+      what the run is to stop or to keep the best model by, or the process does not take
+      the learning rate schedule.
     DamagedError: A client's file does not hold what `write_clients` wrote.
   """
   check_process(process)
@@ -211,6 +212,10 @@ def simulate(
     )
   files = ClientFiles(clients, process.model)
   settings.attendance(len(clients), 0)
+  training = cohorts.training_clients(
+    len(clients), settings.held_out_clients, settings.seed
+  )
+  cohorts.check_population(process.population, clients.num_examples[list(training)])
   folder = settings.checkpoint_folder
   folder = None if folder is None else os.fspath(folder)
   state, client_state = process.initialize(), process.initialize_client()

@@ -17,6 +17,7 @@ import tensorflow_federated as tff
 import tree
 
 from tff_algos.runtimes import private_apis
+from tff_algos.simulation import cohorts
 from tff_algos.simulation.client_files import ClientFiles
 from tff_algos.simulation.client_source import ClientSource, ClientSourceIterator
 from tff_algos.simulation.client_state_store import ClientStateStore
@@ -101,13 +102,15 @@ async def train_with_client_states(
 
   Raises:
     ValueError: The context in force is not a `tff.program.FederatedContext`.
-    InputError: A client has a label for which the model has no output, or the program
-      began with other clients or another seed.
+    InputError: A client has a label for which the model has no output, the process was
+      built for another population, or the program began with other clients or another
+      seed.
     DamagedError: A client's file does not hold what `write_clients` wrote.
   """
   tff.program.check_in_federated_context()
   clients = train_data_source.clients
   files = ClientFiles(clients, train_process.model)
+  cohorts.check_population(train_process.population, clients.num_examples)
   materialize = tff.program.materialize_value
   initial = await materialize(train_process.initialize_client())
   begun = ProgramState(

@@ -15,13 +15,13 @@ from tff_algos.aggregators import past_medians
 from tff_algos.aggregators.client_memory import ClientMemoryFactory
 from tff_algos.models.functional import Model
 from tff_algos.templates import client_readings, client_results, norm_limits
+from tff_algos.templates.process_types import ProcessTypeError
 from tff_algos.templates.rounds import (
   AggregationFactory,
   ServerState,
   ServerVariables,
   create_process,
 )
-from tff_algos.templates.stateful_process import ProcessTypeError
 
 if TYPE_CHECKING:
   from tff_algos.templates.exchange import Exchange

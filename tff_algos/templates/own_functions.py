@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from tff_algos import graphs
 from tff_algos.client_work.model_update import ClientResult
+from tff_algos.templates.process_types import ProcessTypeError
 from tff_algos.templates.rounds import ServerVariables
-from tff_algos.templates.stateful_process import ProcessTypeError
 
 
 def check_client_result(result: Any) -> None:

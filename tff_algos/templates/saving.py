@@ -63,6 +63,7 @@ def save_process(process: StatefulProcess, path: str | os.PathLike[str]) -> None
     "schedule": process.schedule,
     "traffic": {kind: each._asdict() for kind, each in process.traffic.items()},
     "privacy": privacy and privacy._asdict(),
+    "population": process.population,
     "is_personal": process.personal_model is not None,
     "containers": {n: _containers(c.type_signature) for n, c in computations.items()},
   }
@@ -127,7 +128,9 @@ def load_process(path: str | os.PathLike[str]) -> StatefulProcess:
   )
   if manifest["privacy"]:
     process = process.with_privacy(GaussianMechanism(**manifest["privacy"]))
-  if manifest.get("is_personal"):  # Older files do not say it.
+  if manifest.get("population"):  # Older files say neither this nor the next.
+    process = process.with_population(*manifest["population"])
+  if manifest.get("is_personal"):
     process = process.with_personal_model(_no_personal_model(path))
   return process
 

@@ -23,7 +23,7 @@ import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import tensorflow_federated as tff
 
@@ -31,14 +31,31 @@ from tff_algos.client_data import Examples
 from tff_algos.errors import InputError
 from tff_algos.models.functional import Model, Weights
 from tff_algos.privacy.accounting import GaussianMechanism
+from tff_algos.templates import process_types
 from tff_algos.templates.client_readings import ClientReading
 from tff_algos.templates.ledger import RoundTraffic, bytes_per_client
 
 PersonalModel = Callable[[Weights, Examples], Model]
 
 
-class ProcessTypeError(TypeError):
-  """A computation of a process has another type than the template demands."""
+class Population(NamedTuple):
+  """The clients that train, in any round, as far as an algorithm's formulas have them.
+
+  Attributes:
+    num_clients: N, how many.
+    num_examples: The examples of all of them together; None where no formula has it.
+  """
+
+  num_clients: int
+  num_examples: Optional[int] = None
+
+
+class _Said(NamedTuple):
+  """What its builder says of a process, which its computations do not."""
+
+  privacy: Optional[GaussianMechanism] = None
+  personal_model: Optional[PersonalModel] = None
+  population: Optional[Population] = None
 
 
 class StatefulProcess(tff.templates.IterativeProcess):
@@ -76,23 +93,12 @@ class StatefulProcess(tff.templates.IterativeProcess):
       ProcessTypeError: A computation has another type than the module's docstring says.
       ValueError: There are several kinds of rounds, and no `schedule` of these.
     """
-    state_type = initialize_fn.type_signature.result
-    for name, computation in (
-      ("initialize", initialize_fn),
-      ("initialize_client", initialize_client_fn),
-    ):
-      parameter = computation.type_signature.parameter
-      _require(parameter is None, f"{name} must take no argument", parameter)
-    _require(
-      _placed(state_type, tff.SERVER),
-      "initialize must return a SERVER-placed state",
-      state_type,
-    )
-    client_type = initialize_client_fn.type_signature.result
-    _require(
-      not tff.types.contains(client_type, lambda t: isinstance(t, tff.FederatedType)),
-      "initialize_client must return an unplaced structure",
-      client_type,
+    process_types.check(
+      initialize_fn,
+      initialize_client_fn,
+      next_fns.values(),
+      (get_model_weights, set_model_weights),
+      (get_hparams, set_hparams),
     )
     if not schedule and len(next_fns) == 1:
       schedule = tuple(next_fns)
@@ -101,29 +107,11 @@ class StatefulProcess(tff.templates.IterativeProcess):
         f"Say by schedule which of the kinds of rounds, {', '.join(next_fns)}, follow "
         f"one another; found {tuple(schedule)}."
       )
-    for next_fn in next_fns.values():
-      _check_next(next_fn.type_signature, state_type, client_type)
-    state = state_type.member
-    weights = _check_getter(get_model_weights, "get_model_weights", state)
-    _require(
-      _names(weights) == ["trainable", "non_trainable"],
-      "get_model_weights must return tff.learning.models.ModelWeights",
-      weights,
-    )
-    _check_setter(set_model_weights, "set_model_weights", state, weights)
-    hparams = _check_getter(get_hparams, "get_hparams", state)
-    _require(
-      isinstance(hparams, tff.StructType) and all(_names(hparams)),
-      "get_hparams must return a structure of named values",
-      hparams,
-    )
-    _check_setter(set_hparams, "set_hparams", state, hparams)
     super().__init__(initialize_fn, [*next_fns.values()][-1], next_is_multi_arg=True)
     self._next_fns, self._schedule = dict(next_fns), tuple(schedule)
     self._initialize_client, self._client_work = initialize_client_fn, client_work
     self._count_traffic = count_traffic
-    self._privacy: Optional[GaussianMechanism] = None
-    self._personal_model: Optional[PersonalModel] = None
+    self._said = _Said()
     self._model, self._over, self._recompose = model, over, recompose
     self._composed_of = MappingProxyType(dict(composed_of or {}))
     self._get_model_weights = get_model_weights
@@ -158,13 +146,11 @@ class StatefulProcess(tff.templates.IterativeProcess):
     It is of the noise multiplier that the process was built with: who changes that by
     `set_hparams` must account for it.
     """
-    return self._privacy
+    return self._said.privacy
 
   def with_privacy(self, privacy: GaussianMechanism) -> StatefulProcess:
     """The same process, of which its builder says how private it is."""
-    changed = copy.copy(self)
-    changed._privacy = privacy
-    return changed
+    return _saying(self._said._replace(privacy=privacy), self)
 
   @property
   def personal_model(self) -> Optional[PersonalModel]:
@@ -173,19 +159,23 @@ class StatefulProcess(tff.templates.IterativeProcess):
     `(global weights, examples of the client) -> Model`, a pure TensorFlow function of at
     least one example, whose model takes the global weights.
     """
-    return self._personal_model
+    return self._said.personal_model
 
   def with_personal_model(self, personal_model: PersonalModel) -> StatefulProcess:
     """The same process, of which its builder says how a client comes to predict."""
-    changed = copy.copy(self)
-    changed._personal_model = personal_model
-    return changed
+    return _saying(self._said._replace(personal_model=personal_model), self)
 
-  def _said_of(self, made: StatefulProcess) -> StatefulProcess:
-    """`made`, a form of this process, with what the builder has said of this one."""
-    said = copy.copy(made)
-    said._privacy, said._personal_model = self._privacy, self._personal_model
-    return said
+  @property
+  def population(self) -> Optional[Population]:
+    """The clients that it was built for; None where it does not matter how many."""
+    return self._said.population
+
+  def with_population(
+    self, num_clients: int, num_examples: Optional[int] = None
+  ) -> StatefulProcess:
+    """The same process, of which its builder says for what `Population` it is."""
+    population = Population(num_clients, num_examples)
+    return _saying(self._said._replace(population=population), self)
 
   def over(self, reading: ClientReading) -> StatefulProcess:
     """The same process over clients who get at their examples in another way.
@@ -200,7 +190,7 @@ class StatefulProcess(tff.templates.IterativeProcess):
         "This process was not made by compose_process, so it takes its clients' data as "
         "it is: give what its `next` takes."
       )
-    return self._said_of(self._over(reading))
+    return _saying(self._said, self._over(reading))
 
   @property
   def composed_of(self) -> Mapping[str, Any]:
@@ -223,7 +213,7 @@ class StatefulProcess(tff.templates.IterativeProcess):
         "This process was not made by compose_process, so nothing of it can be changed: "
         "change it where it is made."
       )
-    return self._said_of(self._recompose(**changed))
+    return _saying(self._said, self._recompose(**changed))
 
   @property
   def next_fns(self) -> Mapping[str, tff.Computation]:
@@ -282,6 +272,12 @@ class StatefulProcess(tff.templates.IterativeProcess):
     return isinstance(client_type, tff.StructType) and len(client_type) == 0
 
 
+def _saying(said: _Said, process: StatefulProcess) -> StatefulProcess:
+  changed = copy.copy(process)
+  changed._said = said
+  return changed
+
+
 def check_process(process: Any) -> None:
   """Raises `InputError` for what is no process, such as a model."""
   # By what it has, as another class may do the same.
@@ -290,96 +286,3 @@ def check_process(process: Any) -> None:
       f"The process is a {type(process).__name__}: give a StatefulProcess, such as "
       "tff_algos.build_fed_avg(model) makes of a model."
     )
-
-
-def _require(condition: bool, what: str, found: Any) -> None:
-  if not condition:
-    raise ProcessTypeError(f"{what}; found {found}.")
-
-
-def _names(value_type: Any) -> list[Any]:
-  """The names of a structure's elements (None: without one); [] if it is none."""
-  if not isinstance(value_type, tff.StructType):
-    return []
-  return [name for name, _ in tff.structure.iter_elements(value_type)]
-
-
-def _placed(value_type: Any, placement: Any) -> bool:
-  return isinstance(value_type, tff.FederatedType) and value_type.placement is placement
-
-
-def _check_next(
-  next_type: tff.FunctionType, state_type: tff.Type, client_type: tff.Type
-) -> None:
-  parameter, result = next_type.parameter, next_type.result
-  _require(
-    isinstance(parameter, tff.StructType) and len(parameter) == 3,
-    "next must take (server state, client states, client inputs)",
-    parameter,
-  )
-  _require(
-    parameter[0].is_assignable_from(state_type),
-    f"next must take the state of initialize, {state_type}, as its first argument",
-    parameter[0],
-  )
-  client_states = tff.FederatedType(client_type, tff.CLIENTS)
-  _require(
-    parameter[1].is_assignable_from(client_states),
-    f"next must take {client_states}, by initialize_client, as its second argument",
-    parameter[1],
-  )
-  _require(
-    _placed(parameter[2], tff.CLIENTS),
-    "next must take a CLIENTS-placed third argument",
-    parameter[2],
-  )
-  _require(
-    _names(result) == ["state", "client_states", "metrics"],
-    "next must return <state, client_states, metrics>",
-    result,
-  )
-  _require(
-    parameter[0].is_assignable_from(result.state),
-    f"next must return the state it takes, {parameter[0]}",
-    result.state,
-  )
-  _require(
-    parameter[1].is_assignable_from(result.client_states),
-    f"next must return the client states it takes, {parameter[1]}",
-    result.client_states,
-  )
-  _require(
-    _placed(result.metrics, tff.SERVER),
-    "next must return SERVER-placed metrics",
-    result.metrics,
-  )
-
-
-def _check_getter(computation: tff.Computation, name: str, state: tff.Type) -> tff.Type:
-  signature = computation.type_signature
-  _require(
-    signature.parameter is not None and signature.parameter.is_assignable_from(state),
-    f"{name} must take the server state, {state}",
-    signature.parameter,
-  )
-  return signature.result
-
-
-def _check_setter(
-  computation: tff.Computation, name: str, state: tff.Type, value: tff.Type
-) -> None:
-  signature = computation.type_signature
-  parameter = signature.parameter
-  _require(
-    isinstance(parameter, tff.StructType)
-    and len(parameter) == 2
-    and parameter[0].is_equivalent_to(state)
-    and parameter[1].is_equivalent_to(value),
-    f"{name} must take <{state}, {value}>",
-    parameter,
-  )
-  _require(
-    signature.result.is_equivalent_to(state),
-    f"{name} must return the server state, {state}",
-    signature.result,
-  )
