@@ -50,7 +50,7 @@ def main() -> Optional[int]:
   except StoppedEarlyError:
     return command_line.STOPPED_EARLY
   if failed:
-    print(f"{len(failed)} runs failed: {'; '.join(failed)}.", file=sys.stderr)
+    print(f"Runs that failed, {len(failed)}: {'; '.join(failed)}.", file=sys.stderr)
   return 1 if failed else None
 
 

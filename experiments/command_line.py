@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import os
@@ -21,8 +22,8 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
 
 from absl import app, flags, logging
 
@@ -133,6 +134,20 @@ def _format_warning(message, category, *source, **more) -> str:
   if issubclass(category, InputWarning):
     return f"Warning: {message}\n"
   return _format_with_source(message, category, *source, **more)
+
+
+@contextlib.contextmanager
+def handling_stops(handle: Callable[[int, Any], None]) -> Iterator[None]:
+  """Has the signals that stop a program call something; their number and frame."""
+  numbers = [signal.SIGINT, signal.SIGTERM]
+  if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # As nohup has it.
+    numbers.append(signal.SIGHUP)
+  before = [signal.signal(number, handle) for number in numbers]
+  try:
+    yield
+  finally:
+    for number, handler in zip(numbers, before):
+      signal.signal(number, handler)
 
 
 def start(

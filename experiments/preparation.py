@@ -14,7 +14,7 @@ from tasks import registry as tasks_registry
 from tff_algos import durable_files, hyper_parameters
 from tff_algos.aggregators import table as aggregators
 from tff_algos.algorithms import registry as algorithms_registry
-from tff_algos.errors import InputError
+from tff_algos.errors import DamagedError, InputError
 from tff_algos.models.functional import Model
 from tff_algos.simulation import checkpoints, cohorts, loop, schedules
 from tff_algos.simulation.client_evaluation import Personalization
@@ -285,13 +285,15 @@ def newest_weights(
 
   Raises:
     InputError: The folder holds no such run, no checkpoint, or none with a best round.
+    DamagedError: Every checkpoint is damaged.
   """
   process = process_of(run_dir, manifest, model)
   like = process.initialize()
   try:
     restored = checkpoints.restore(os.path.join(run_dir, CHECKPOINTS), like)
   except (OSError, InputError) as error:
-    raise InputError(f"{run_dir}: {error}") from error
+    kind = DamagedError if isinstance(error, DamagedError) else InputError
+    raise kind(f"{run_dir}: {error}") from error
   if best:
     kept = restored.best
     if kept is None or kept.weights is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import signal
 import sys
 import threading
 import time
@@ -13,6 +12,7 @@ from typing import Any
 
 import tqdm
 
+from experiments import command_line
 from tff_algos.simulation import loop
 
 # `timeout` signals a program and then its whole group, and `uv run` passes on what it
@@ -117,14 +117,9 @@ def stopping_on_signal() -> Iterator[Callable[[], bool]]:
       file=sys.stderr,
     )
 
-  numbers = [signal.SIGINT, signal.SIGTERM]
-  if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # As nohup has it.
-    numbers.append(signal.SIGHUP)
-  before = [signal.signal(number, handle) for number in numbers]
   _outer.append(stop.is_set)
   try:
-    yield stop.is_set
+    with command_line.handling_stops(handle):
+      yield stop.is_set
   finally:
     _outer.pop()
-    for number, handler in zip(numbers, before):
-      signal.signal(number, handler)

@@ -32,6 +32,9 @@ from tff_algos.simulation import (
 
 Watcher = Callable[[loop.RoundStart], None]
 
+# Headings of what watches a run, and the program that goes on with it.
+_WATCHED_BY = {"forgetting": "forgetting.py"}
+
 
 def _watch_nothing(prepared: Prepared) -> tuple[Watcher, dict[str, Any]]:
   del prepared
@@ -73,14 +76,15 @@ def run(
   prepared = prepare(config)
   watcher, watched = watch(prepared)
   manifest = {**prepared.manifest(), **watched}
-  folder.check(manifest, free=FREE_SETTINGS)
+  _check(folder, manifest)
   with contextlib.ExitStack() as signals, contextlib.ExitStack() as stack:
     stack.enter_context(folder.alone())
     # Again, as another process may have been here since.
-    folder.check(manifest, free=FREE_SETTINGS)
+    _check(folder, manifest)
     _refuse_to_lose(folder, config, resume)
-    folder.begin(manifest)
-    keras_files.remove(folder)
+    is_new = folder.read() is None
+    if is_new:
+      folder.begin(manifest)
     is_worker = config.runtime == "local_worker"
     runtime = stack.enter_context(
       runtimes.create_runtime(
@@ -97,21 +101,40 @@ def run(
     )
     if not quiet:
       _print_header(prepared, runtime)
-    heterogeneity.draw_heat_map(
-      prepared.loaded.class_counts,
-      folder.file(reading.PARTITION),
-      f"{config.task}: {config.partition}",
-      "labels" if prepared.loaded.test_y.ndim > 1 else "examples",
-    )
+
+    def begin() -> None:
+      """What a run that cannot go on has is left as it is."""
+      if not is_new:
+        folder.begin(manifest)
+      keras_files.remove(folder)
+      heterogeneity.draw_heat_map(
+        prepared.loaded.class_counts,
+        folder.file(reading.PARTITION),
+        f"{config.task}: {config.partition}",
+        "labels" if prepared.loaded.test_y.ndim > 1 else "examples",
+      )
+
     progress = Progress(prepared.settings.rounds, quiet=quiet)
     tracked = stack.enter_context(trackers.track(folder, manifest))
     # One signal may come several times, and the summary is to be written whole.
     should_stop = signals.enter_context(stopping_on_signal())
-    result = _train(prepared, folder, watcher, progress, tracked, should_stop)
+    result = _train(prepared, folder, begin, watcher, progress, tracked, should_stop)
     summary = finishing.finish(prepared, result, runtime, quiet=quiet)
     folder.note(last_round=len(result.records))
     tracked.end(summary)
   return summary
+
+
+def _check(folder: RunFolder, manifest: Mapping[str, Any]) -> None:
+  """Raises `InputError` if the folder is of other settings, or is watched otherwise."""
+  folder.check(manifest, free=FREE_SETTINGS)
+  for heading in (folder.read() or {}).keys() - manifest.keys():
+    if heading in _WATCHED_BY:
+      raise InputError(
+        f"{folder.path} holds a run of {_WATCHED_BY[heading]}, whose measurements would "
+        f"be left out: go on with it by {_WATCHED_BY[heading]} --resume, or choose "
+        "another --run_dir."
+      )
 
 
 def _refuse_to_lose(folder: RunFolder, config: Config, resume: bool) -> None:
@@ -249,6 +272,7 @@ def _client_columns(prepared: Prepared) -> list[str]:
 def _train(
   prepared: Prepared,
   folder: RunFolder,
+  begin: Callable[[], None],
   watcher: Watcher,
   progress: Progress,
   tracked: trackers.Tracked,
@@ -272,6 +296,7 @@ def _train(
   )
 
   def on_start(done: list[loop.Record]) -> None:
+    begin()
     folder.note(first_round=len(done) + 1, last_round=None)
     writer.start(done)
     tracked.start(done)

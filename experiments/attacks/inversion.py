@@ -235,8 +235,12 @@ def read_done(folder: RunFolder, config: dict[str, Any]) -> list[dict[str, str]]
 
 
 def _has_pictures(out: str, row: Mapping[str, str]) -> bool:
-  pictures = ("original", row["algorithm"])
-  return all(os.path.exists(picture_path(out, p, int(row["example"]))) for p in pictures)
+  try:
+    for what in ("original", row["algorithm"]):
+      np.load(picture_path(out, what, int(row["example"])))
+  except (OSError, ValueError, EOFError):
+    return False
+  return True
 
 
 def picture_path(out: str, what: str, example: int) -> str:
@@ -271,8 +275,9 @@ def attack(request: Request, prepared: Prepared, rows: list[dict[str, str]]) -> 
       objective=found.objective,
       seconds=time.monotonic() - start,
     )
-    np.save(picture_path(request.out, "original", example), original)
-    np.save(picture_path(request.out, name, example), found.picture)
+    for what, picture in (("original", original), (name, found.picture)):
+      with durable_files.new_file(picture_path(request.out, what, example)) as file:
+        np.save(file, picture)
     rows.append({k: str(v) for k, v in row.items()})
     _write_rows(request.out, rows)
     print(

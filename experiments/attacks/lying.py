@@ -247,7 +247,7 @@ def read_done(folder: RunFolder, config: dict[str, Any]) -> list[Run]:
       return [
         Run(**{name: to(line[name]) for name, to in types}) for line in csv.DictReader(f)
       ]
-  except (KeyError, ValueError) as error:
+  except (KeyError, ValueError, TypeError) as error:
     raise InputError(
       f"{folder.path} holds a {RUNS} that is not of this program: choose another --out."
     ) from error

@@ -19,7 +19,7 @@ from tasks import registry as tasks_registry
 from tasks.registry import LoadedTask
 from tff_algos import to_keras
 from tff_algos.algorithms import registry as algorithms_registry
-from tff_algos.errors import InputError, first_line
+from tff_algos.errors import DamagedError, InputError, first_line
 from tff_algos.models.functional import Model, Weights
 from tff_algos.runtimes import runtime as runtimes
 from tff_algos.simulation import checkpoints
@@ -110,7 +110,7 @@ def read(
     )
   path = _file(run_dir, best)
   if os.path.exists(path):
-    return RunModel(_open(path), path)
+    return RunModel(_open(path, run_dir), path)
   _check_kept(run_dir, best)
   found = _from_checkpoint(run_dir, manifest, preparation.load(config), best)
   return RunModel(to_keras(found.model, found.weights), found.source)
@@ -134,11 +134,18 @@ def read_functions(
   """
   run_dir = config.run_dir
   _check_kept(run_dir, best)
-  if checkpoints.exists(_checkpoints(run_dir)):
-    return _from_checkpoint(run_dir, manifest, loaded, best)
   path = _file(run_dir, best)
+  if checkpoints.exists(_checkpoints(run_dir)):
+    try:
+      return _from_checkpoint(run_dir, manifest, loaded, best)
+    except DamagedError as error:
+      if not os.path.exists(path):
+        raise
+      raise InputError(
+        f"{error} Or move {_checkpoints(run_dir)} away, so that {path} is taken."
+      ) from error
   spec = loaded.model.example_spec
-  keras_model = _open(path)
+  keras_model = _open(path, run_dir)
   [inputs] = keras_model.inputs
   if (inputs.dtype, inputs.shape[1:]) != (spec.x.dtype, spec.x.shape):
     raise InputError(
@@ -179,11 +186,17 @@ def _from_checkpoint(
   return RunFunctions(loaded.model, found.weights, source)
 
 
-def _open(path: str) -> tf.keras.Model:
+def _open(path: str, run_dir: str) -> tf.keras.Model:
   try:
+    # HDF5, on opening what is none, leaves a process that crashes when it exits.
+    with zipfile.ZipFile(path) as file:
+      damaged = file.testzip()
+    if damaged:
+      raise zipfile.BadZipFile(f"{damaged} in it is damaged")
     return tf.keras.models.load_model(path, compile=False)
   except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-    reason = first_line(error)
+    has_other = checkpoints.exists(_checkpoints(run_dir))
+    remedy = "remove it, so that the checkpoint is taken" if has_other else "run it again"
     raise InputError(
-      f"{path} cannot be opened ({reason}): remove it, so that the checkpoint is taken."
+      f"{path} cannot be opened ({first_line(error)}): {remedy}."
     ) from error

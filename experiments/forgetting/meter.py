@@ -17,14 +17,14 @@ from experiments.forgetting.records import (
   Row,
   RowFile,
 )
-from experiments.preparation import Prepared, build
+from experiments.preparation import CHECKPOINTS, Prepared, build
 from tasks import registry as tasks_registry
 from tff_algos.algorithms import registry
 from tff_algos.client_work.local_sgd import PlainSgd
 from tff_algos.diagnostics import fisher as fisher_lib
 from tff_algos.diagnostics import forgetting
 from tff_algos.errors import InputError
-from tff_algos.simulation import loop
+from tff_algos.simulation import checkpoints, loop
 
 
 class Meter:
@@ -50,7 +50,8 @@ class Meter:
       fisher: Whether to correlate the Fisher information of FedReg's pseudo data.
 
     Raises:
-      InputError: An algorithm cannot be measured.
+      InputError: An algorithm cannot be measured, or the folder lacks measurements of
+        rounds that are done.
     """
     self._prepared, self._started = prepared, False
     self._model, self._clients = prepared.loaded.model, prepared.loaded.clients
@@ -62,6 +63,9 @@ class Meter:
     self._measure = forgetting.build_forgetting(self._model)
     self._rows = RowFile(os.path.join(run_dir, FORGETTING), Row)
     self._fisher_rows = RowFile(os.path.join(run_dir, FISHER), FisherRow)
+    self._check_measured(FORGETTING, self._rows, of_clients_before=1)
+    if fisher:
+      self._check_measured(FISHER, self._fisher_rows, of_clients_before=0)
     self._correlate: Optional[Callable[..., float]] = None
     if fisher:
       of_data = fisher_lib.build_fisher(self._model)
@@ -107,6 +111,19 @@ class Meter:
         f"--driver={name} --algorithms={name}."
       )
     return local_models
+
+  def _check_measured(self, name: str, rows: RowFile, *, of_clients_before: int) -> None:
+    """Raises `InputError` where a round is done that has clients, but no rows."""
+    run_dir = self._prepared.config.run_dir
+    done = checkpoints.rounds_done(os.path.join(run_dir, CHECKPOINTS)) or 0
+    due = {t for t in range(2, done + 1) if self._is_measured(t)}
+    lost = due - rows.rounds()
+    missing = sorted(t for t in lost if self._cohort(t - of_clients_before))
+    if missing:
+      raise InputError(
+        f"{run_dir} has {done} rounds, but {name} lacks what was measured in round "
+        f"{missing[0]}: measure anew, in another --run_dir."
+      )
 
   def __call__(self, start: loop.RoundStart) -> None:
     """Measures, if it is this round's turn."""

@@ -14,6 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from experiments import markdown
 from tff_algos import durable_files
+from tff_algos.errors import InputError
 from tff_algos.simulation import records
 
 FORGETTING, FISHER = "forgetting.csv", "fisher.csv"
@@ -61,6 +62,14 @@ class RowFile:
   def __init__(self, path: str, kind: Any):
     self._path, self._kind = path, kind
 
+  def rounds(self) -> set[int]:
+    """The rounds that rows are of.
+
+    Raises:
+      InputError: As of `read_rows`.
+    """
+    return {row.round for row in read_rows(self._path, self._kind)}
+
   def cut(self, keeps: Callable[[int], bool]) -> None:
     """Keeps the rows of some rounds alone."""
     rows = [row for row in read_rows(self._path, self._kind) if keeps(row.round)]
@@ -68,18 +77,32 @@ class RowFile:
       csv.writer(f).writerows([self._kind._fields, *rows])
 
   def add(self, rows: Sequence[Any]) -> None:
-    """Writes rows at the end."""
-    with open(self._path, "a", newline="", encoding="utf-8") as f:
+    """Writes rows at the end; they are there before the round's checkpoint is."""
+    with (
+      durable_files.writing(self._path),
+      open(self._path, "a", newline="", encoding="utf-8") as f,
+    ):
       csv.writer(f).writerows(rows)
+      durable_files.sync_file(f)
 
 
 def read_rows(path: str, kind: Any) -> list[Any]:
-  """The rows of a CSV as `Row`s or `FisherRow`s; none if there is no file."""
+  """The rows of a CSV as `Row`s or `FisherRow`s; none if there is no file.
+
+  Raises:
+    InputError: It holds something else.
+  """
   if not os.path.exists(path):
     return []
   types = list(get_type_hints(kind).values())
   lines = records.read_lines(path)[1:]
-  return [kind(*(to(cell) for to, cell in zip(types, line))) for line in lines]
+  try:
+    return [kind(*(to(cell) for to, cell in zip(types, line))) for line in lines]
+  except (ValueError, TypeError) as error:
+    raise InputError(
+      f"{path} holds a line that forgetting.py did not write: measure anew, in another "
+      "--run_dir."
+    ) from error
 
 
 def table(rows: Sequence[Row], correlations: Sequence[FisherRow]) -> str:
@@ -102,7 +125,7 @@ def table(rows: Sequence[Row], correlations: Sequence[FisherRow]) -> str:
     lines.append([name, *(f"{number:.3f}" for number in numbers), share])
   text = markdown.table(head, lines, right=range(1, len(head)))
   rounds = {row.round for row in rows}
-  text += f"\n\n{len(rounds)} rounds were measured, {min(rounds)} to {max(rounds)}."
+  text += f"\n\nRounds measured: {len(rounds)}, {min(rounds)} to {max(rounds)}."
   if correlations:
     low, middle, high = np.nanpercentile(
       [c.correlation for c in correlations], _QUARTILES

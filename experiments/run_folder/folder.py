@@ -179,9 +179,11 @@ def read_manifest(path: str, advice: str) -> Manifest:
     for heading in ("flags", "hparams", "data"):
       if not isinstance(content.get(heading, {}), dict):
         raise TypeError
-    if not all(isinstance(session, dict) for session in content.get(_SESSIONS, [])):
-      raise TypeError
-  except (ValueError, TypeError) as error:
+    for session in content.get(_SESSIONS, []):
+      command, versions = session.get("command") or [], session.get("versions") or {}
+      if not isinstance(command, list) or not isinstance(versions, dict):
+        raise TypeError
+  except (ValueError, TypeError, AttributeError) as error:
     raise InputError(
       f"{path} holds a {CONFIG} that is not of this program: {advice}."
     ) from error

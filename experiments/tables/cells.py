@@ -23,6 +23,7 @@ from experiments.tables.measures import Curve, at_common_rounds, first_rounds
 from experiments.tables.model import Cell, Program
 from tasks import registry as tasks_registry
 from tff_algos.errors import InputError
+from tff_algos.runtimes import child_process
 
 # Headings of a manifest which are alike in runs that are averaged.
 _AVERAGED = ("data", "model", "algorithm", "task")
@@ -226,31 +227,27 @@ class StoppedEarlyError(Exception):
 def run_program(command: Sequence[str]) -> int:
   """Runs another program of ours; its exit status.
 
+  It ends after its round where this process is killed.
+
   Raises:
-    StoppedEarlyError: It was stopped early.
-    KeyboardInterrupt: Ctrl-C, after that program has ended too.
-    SystemExit: SIGTERM, which is passed on, likewise.
+    StoppedEarlyError: Either was stopped by a signal, which is passed on.
   """
+  stopped = False
 
-  def end(signum: int, frame: Any) -> None:
-    del frame
-    sys.exit(128 + signum)
-
-  with subprocess.Popen(command) as process:
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-      status = process.wait()
-    except KeyboardInterrupt:
-      # The terminal has told it as well: it ends after its round.
-      process.wait()
-      raise
-    except BaseException:
+  def pass_on(number: int, frame: Any) -> None:
+    nonlocal stopped
+    del number, frame
+    if not stopped:
+      stopped = True
+      # A second one would end it at once, and the terminal tells it of Ctrl-C itself.
       process.terminate()
-      process.wait()
-      raise
-    finally:
-      signal.signal(signal.SIGTERM, before)
-  if status == command_line.STOPPED_EARLY:
+
+  with (
+    subprocess.Popen(child_process.bound(command, signal.SIGTERM)) as process,
+    command_line.handling_stops(pass_on),
+  ):
+    status = process.wait()
+  if stopped or status == command_line.STOPPED_EARLY:
     raise StoppedEarlyError
   return status
 

@@ -107,7 +107,7 @@ def start(
     if flags.FLAGS.report:
       print(write_report(paper, settings))
     if failed:
-      print(f"{len(failed)} runs failed: {'; '.join(failed)}.", file=sys.stderr)
+      print(f"Runs that failed, {len(failed)}: {'; '.join(failed)}.", file=sys.stderr)
     return 1 if failed else None
 
   command_line.start(main)

@@ -182,6 +182,27 @@ def test_checkpoint_of_a_task_whose_preprocessing_changed_is_refused(
   assert tree(tmp_path) == before
 
 
+def test_damaged_checkpoint_or_model_is_said_with_what_is_left(mine, evaluate, tmp_path):
+  run_dir = tmp_path / "run"
+  shutil.copytree(mine, run_dir, ignore=shutil.ignore_patterns("clients.csv"))
+  for path in run_dir.glob("checkpoints/*/server.npz"):
+    path.write_bytes(b"")
+  before = tree(tmp_path)
+  done = evaluate(run_dir=run_dir)
+  checkpoints, model = run_dir / "checkpoints", run_dir / "model.keras"
+  said = f"Or move {checkpoints} away, so that {model} is taken.\n"
+  assert done.status == 2 and done.err.endswith(said), done.err
+  model.unlink()
+  done = evaluate(run_dir=run_dir)
+  assert done.status == 2 and done.err.endswith("begin anew, in another folder.\n")
+  shutil.rmtree(checkpoints)
+  # HDF5 must not open it: it would crash when the process ends.
+  model.write_bytes((mine / "model.keras").read_bytes()[:1000])
+  done = evaluate(run_dir=run_dir)
+  assert_refused(done, "cannot be opened (File is not a zip file): run it again.")
+  assert tree(tmp_path) == {path for path in before if "checkpoints" not in path}
+
+
 def test_folder_without_a_model_is_refused(mine, evaluate, tmp_path):
   run_dir = tmp_path / "run"
   ignored = shutil.ignore_patterns("checkpoints", "*.keras", "clients.csv")

@@ -150,6 +150,21 @@ def test_killed_run_is_resumed_from_its_checkpoint(unbroken, run_forked, tmp_pat
   assert _rounds_of(_sessions(run_dir)) == [(1, None), (3, _ROUNDS)]
 
 
+def test_run_that_cannot_go_on_is_left_as_it_is(unbroken, run_forked, tmp_path):
+  """The model files may be all that is left of it."""
+  run_dir = tmp_path / "run"
+  shutil.copytree(unbroken.run_dir, run_dir)
+  for path in run_dir.glob("checkpoints/*/records.json"):
+    path.write_bytes(b"")
+  before = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
+  flags = [f"--run_dir={run_dir}", "--resume", "--rounds=6"]
+  done = run_forked(*flags, f"--cache_dir={unbroken.folder}/cache", cwd=tmp_path)
+  assert done.status == 2
+  assert done.err.endswith("begin anew, in another folder.\n")
+  after = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
+  assert after == before and run_dir / "model.keras" in after
+
+
 # --- The folder knows the run -------------------------------------------------------
 
 

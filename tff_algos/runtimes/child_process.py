@@ -18,18 +18,19 @@ _PR_SET_PDEATHSIG = 1
 # abort a forked process ("Check failed: next_worker->state == KICKED").
 _BIND_AND_EXECUTE = f"""
 import ctypes, os, signal, sys
-# Out of the terminal's group: Ctrl-C is for the program to handle, not its children.
-os.setpgrp()
+parent, number, group, *command = sys.argv[1:]
+if group == "own":
+  os.setpgrp()
 # Covers a SIGKILL of the parent too, which no exit handler sees.
-ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, {signal.SIGKILL:d})
-if os.getppid() != int(sys.argv[1]):
+ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, int(number))
+if os.getppid() != int(parent):
   sys.exit("The program that started this one has ended.")
 # A program that waits for signals blocks them, Python ignores SIGPIPE, and what a script
 # starts with `&` SIGINT; its children are to do none of these.
 signal.pthread_sigmask(signal.SIG_SETMASK, ())
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.SIG_DFL)
-os.execv(sys.argv[2], sys.argv[2:])
+os.execv(command[0], command)
 """
 # Its input ends with the process that holds the other end, however that ends.
 _END_GROUP = f"""
@@ -70,10 +71,10 @@ def start(
   """
   if not os.access(command[0], os.X_OK):
     raise FileNotFoundError(f"There is no program {command[0]} that could be started.")
-  launcher = [sys.executable, "-I", "-S", "-c", _BIND_AND_EXECUTE, str(os.getpid())]
   with open(log_path, "ab") as log:
     return subprocess.Popen(
-      [*launcher, *command],
+      # Out of the terminal's group: Ctrl-C is for the program, not its children.
+      bound(command, signal.SIGKILL, group="own"),
       stdin=subprocess.DEVNULL,
       stdout=log,
       stderr=log,
@@ -81,6 +82,18 @@ def start(
       env=env,
       cwd=cwd,
     )
+
+
+def bound(command: Sequence[str], number: int, *, group: str = "ours") -> list[str]:
+  """A command whose process gets a signal when the thread that starts it ends.
+
+  Args:
+    command: The program's path and its arguments.
+    number: The signal.
+    group: The process group that it is in, "ours" or its "own".
+  """
+  launcher = [sys.executable, "-I", "-S", "-c", _BIND_AND_EXECUTE]
+  return [*launcher, str(os.getpid()), str(int(number)), group, *command]
 
 
 def end_children_with_this_process() -> None:

@@ -23,7 +23,7 @@ from typing import IO, Any, NamedTuple, Optional
 import numpy as np
 
 from tff_algos import durable_files
-from tff_algos.errors import DamagedError, InputError, InputWarning
+from tff_algos.errors import DamagedError, InputWarning
 from tff_algos.models.functional import Model
 from tff_algos.simulation.array_files import load_structure, save_structure
 from tff_algos.simulation.best_round import Best
@@ -173,7 +173,8 @@ def restore(folder: str, like: Any, store: Optional[ClientStateStore] = None) ->
 
   Raises:
     FileNotFoundError: There is no checkpoint.
-    InputError: All are damaged, or they belong to another model or algorithm.
+    DamagedError: All are damaged.
+    InputError: They belong to another model or algorithm.
   """
   names = _names(folder)
   if not names:
@@ -187,7 +188,7 @@ def restore(folder: str, like: Any, store: Optional[ClientStateStore] = None) ->
       return found
     except DamagedError as error:
       if older is None:
-        raise InputError(
+        raise DamagedError(
           f"{error} It is the last checkpoint in {folder}: begin anew, in another folder."
         ) from error
       warnings.warn(

@@ -77,6 +77,22 @@ def test_run_leaves_its_files_and_goes_on_with_them(finished):
   assert config["hparams"]["fedavg_dpsgd"]["noise_multiplier"] == 0.01
 
 
+def test_picture_that_was_cut_short_is_made_again(finished, tmp_path):
+  folder, _, rows = finished
+  out = tmp_path / "out"
+  shutil.copytree(folder / "out", out)
+  of = {(r["algorithm"], r["example"]): r for r in rows}
+  cut = out / f"fedavg_{int(rows[0]['example']):06d}.npy"
+  whole = cut.read_bytes()
+  cut.write_bytes(whole[:50])
+  inversion.run(_request(folder, num_examples=2, out=str(out)))
+  assert cut.read_bytes() == whole
+  for row in _rows(out):
+    before = of.pop((row["algorithm"], row["example"]))
+    assert (row == before) == (row["algorithm"] != "fedavg" or before is not rows[0])
+  assert not of
+
+
 def test_numbers_are_those_of_the_pictures(finished, read_table):
   folder, _, rows = finished
   out = str(folder / "out")

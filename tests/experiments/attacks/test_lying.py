@@ -219,6 +219,17 @@ def test_folder_that_was_cut_short_is_gone_on_with(finished):
   }
 
 
+def test_results_whose_last_line_was_cut_are_refused(finished, tmp_path):
+  folder, _, _ = finished
+  shutil.copytree(folder / "out", tmp_path / "out")
+  path = tmp_path / "out/runs.csv"
+  path.write_bytes(path.read_bytes()[:-25])
+  before = path.read_bytes()
+  with pytest.raises(InputError, match=r"runs\.csv that is not of this program: choose"):
+    lying.run(_request(folder, out=str(tmp_path / "out")))
+  assert path.read_bytes() == before
+
+
 @pytest.mark.parametrize(
   "heading, name",
   [("data", "clients"), pytest.param("model", "num_weights", marks=_THOROUGH)],

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import pathlib
 
 import numpy as np
 import pytest
 
-from experiments import preparation
+from experiments import preparation, runner
+from experiments.config import make_config
 from experiments.forgetting import meter, program
 from experiments.forgetting.asked import Asked
 from tff_algos.diagnostics import fisher, forgetting
@@ -124,6 +126,35 @@ def test_measures_goes_on_and_refuses_other_settings(read_table, capsys, tmp_pat
   with pytest.raises(InputError, match=r"algorithms\.fedreg={.*}, not None"):
     _measure(tmp_path, rounds=5, algorithms=["fedavg"], resume=True)
   assert _read(run / "forgetting.csv") == after
+
+
+def test_what_was_measured_is_not_lost(tmp_path):
+  _measure(tmp_path, rounds=4)
+  run = tmp_path / "run"
+
+  # By train.py, which measures nothing.
+  held = json.loads((run / "config.json").read_text())["flags"]
+  kept = {name: held[name] for name in ("run_dir", "cache_dir", "hparams", "eval_every")}
+  kept.update(num_clients=12, clients_per_round=2)
+  config = make_config("fedreg", "own_tasks:good", rounds=5, **kept)
+  before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+  with pytest.raises(InputError, match=r"holds a run of forgetting\.py, whose measurem"):
+    runner.run(config, resume=True)
+
+  for name, lines, said in (
+    ("forgetting.csv", 5, r"4 rounds, but forgetting\.csv lacks .* in round 4: measure"),
+    ("fisher.csv", 1, r"4 rounds, but fisher\.csv lacks what was measured in round 2: m"),
+  ):
+    whole = (run / name).read_bytes()
+    (run / name).write_bytes(b"".join(whole.splitlines(keepends=True)[:lines]))
+    with pytest.raises(InputError, match=said):
+      _measure(tmp_path, rounds=6, resume=True)
+    (run / name).write_bytes(b"round,x\n1,2\n")
+    with pytest.raises(InputError, match="holds a line that forgetting"):
+      _measure(tmp_path, rounds=6, resume=True)
+    (run / name).write_bytes(whole)
+  for path, content in before.items():
+    assert path.read_bytes() == content, path
 
 
 @pytest.mark.parametrize(

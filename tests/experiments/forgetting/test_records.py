@@ -22,7 +22,7 @@ def test_table_by_hand(read_table):
     ["fedavg", "0.750", "1.625", "0.875", "0.875", "50 %"],
     ["fedreg", "0.750", "1.250", "0.500", "0.500", "100 %"],
   ]
-  assert text.split("\n")[-1] == "2 rounds were measured, 2 to 4."
+  assert text.split("\n")[-1] == "Rounds measured: 2, 2 to 4."
   found = [records.FisherRow(2, "a", c) for c in (0.0, 0.5, 1.0, float("nan"))]
   assert "0.50 (median), 0.25 to 0.75" in records.table(_ROWS, found)
 

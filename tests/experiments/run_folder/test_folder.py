@@ -86,6 +86,8 @@ def test_home_may_be_a_tilde(monkeypatch, tmp_path):
     '{"data": "x"}',
     '{"sessions": 3}',
     '{"sessions": [3]}',
+    '{"sessions": [{"command": 3}]}',
+    '{"sessions": [{"versions": [1]}]}',
   ],
 )
 def test_manifest_that_is_not_of_this_program_is_refused(tmp_path, content):

@@ -247,19 +247,40 @@ def test_run_of_a_figures_program_with_fewer_rounds_is_not_done(write_run, tmp_p
   assert cells.run_calls(item, "figure1", half) == []
 
 
-def test_sigterm_ends_the_run_too(tmp_path):
-  """Else it goes on alone, and a second start trains in its folder."""
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGKILL"])
+def test_signal_stops_the_run_too(tmp_path, name):
+  """Else it goes on alone, and a second start finds its folder in use."""
   said = tmp_path / "said"
   child = (
     "import signal, sys, time\n"
-    f"def end(*_): open({str(said)!r}, 'w').write('ended'); sys.exit(0)\n"
+    f"def end(*_): open({str(said)!r}, 'a').write('ended'); sys.exit(75)\n"
     "signal.signal(signal.SIGTERM, end); print('ready', flush=True); time.sleep(60)"
   )
   words = [sys.executable, "-c", child]
-  code = f"from experiments.tables import cells; cells.run_program({words!r})"
+  code = (
+    "import sys; from experiments.tables import cells\n"
+    f"try: cells.run_program({words!r})\n"
+    "except cells.StoppedEarlyError: sys.exit(75)"
+  )
   command = [sys.executable, "-c", code]
+  number = signal.Signals[name]
   with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
     assert program.stdout is not None and program.stdout.readline() == "ready\n"
-    program.terminate()
-    assert program.wait(timeout=60) == 128 + signal.SIGTERM
+    program.send_signal(number)
+    assert program.stdout.read() == ""  # Until the child has ended too.
+    expected = -number if number == signal.SIGKILL else 75
+    assert program.wait(timeout=60) == expected
   assert said.read_text() == "ended"
+
+
+def test_program_that_is_done_as_the_signal_comes_is_the_last(tmp_path):
+  code = (
+    "import os, signal, sys; from experiments.tables import cells\n"
+    "child = [sys.executable, '-c', 'import os, signal; "
+    "signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    "os.kill(os.getppid(), signal.SIGTERM)']\n"
+    "try: cells.run_program(child)\n"
+    "except cells.StoppedEarlyError: sys.exit(75)"
+  )
+  done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, timeout=60)
+  assert done.returncode == 75
