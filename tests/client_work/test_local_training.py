@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections import OrderedDict
 
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 
 from tff_algos.client_data import Examples
 from tff_algos.client_work import gradients, local_training
-from tff_algos.client_work.local_sgd import LocalSgd
+from tff_algos.client_work.local_sgd import LocalSgd, PlainSgd
+from tff_algos.hyper_parameters import hparam
 from tff_algos.models import functional
 
 _FEATURES = 3
@@ -202,6 +204,27 @@ def test_training_is_sgd_with_momentum_in_numpy(n, batch_size, epochs, momentum)
   assert found.num_steps.numpy() == expected_steps
   for value in (found.num_steps, found.loss, found.num_seen):
     assert (value.shape, value.dtype) == ((), tf.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class _WithMomentum(PlainSgd):
+  momentum: float = hparam(0.5, "That of one's own algorithm.", source="convention")
+
+
+def test_momentum_may_be_of_any_hyper_parameters():
+  x, y = _examples(7)
+  given = dict(epochs=2, batch_size=3, learning_rate=0.05)
+  train = functools.partial(
+    local_training.train_client,
+    _MODEL,
+    _START,
+    _as_tensors(x, y),
+    seed=tf.constant([1, 2]),
+  )
+  found = train(hparams=_WithMomentum(**given))
+  expected = train(hparams=LocalSgd(**given, momentum=0.5))
+  for a, b in zip(found.weights, expected.weights):
+    np.testing.assert_array_equal(a, b)
 
 
 def test_last_short_batch_counts_with_its_own_mean():

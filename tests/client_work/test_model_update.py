@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tff_algos.client_data import Examples
 from tff_algos.client_work import local_training, model_update, tree_math
+from tff_algos.errors import InputError
 
 _SHAPES = ((2, 3), (4,), (), (1, 2, 2))
 _EXAMPLES = Examples(tf.zeros((5, 2)), tf.zeros(5))
@@ -67,3 +68,8 @@ def test_update_is_the_way_from_the_received_model(weighting, expected):
   assert found.weight["model"].numpy() == expected
   assert found.client_state == ("kept",)
   assert [float(v) for v in found.metrics["loss"]] == [7.5, 15.0]
+
+
+def test_unknown_weighting_is_refused():
+  with pytest.raises(InputError, match="examples or uniform; found 'unifrom'"):
+    model_update.client_weight("unifrom", _EXAMPLES)

@@ -62,7 +62,8 @@ class FedAgg(replay.FedAvg):
     x <- x + sum theta_i (w_i - x)
 
   `eta_l` is that of `learning_rates`, constant within an epoch [choice]. While phi1 and
-  phi2 are unknown, a client takes `eta_l = eta_ref` and `g(w)` [choice].
+  phi2 are unknown, a client takes `eta_l = eta_ref`, at most `max_learning_rate`,
+  and `g(w)` [choice].
 
   - rule: `anchored` pulls eta to eta_ref [choice], `literal` to 0 [paper].
   - estimates: `previous_round` keeps the terms of one round for the next; its drifts
@@ -140,7 +141,7 @@ class FedAgg(replay.FedAvg):
   def client_rates(self, batches):
     """eta_l for l = 0..L-1 of a client with these batches."""
     if self.estimates is None:
-      return np.full(self.epochs, self.learning_rate)
+      return np.full(self.epochs, min(self.learning_rate, self.max_learning_rate))
     return learning_rates(
       *self.estimates,
       self.alpha,

@@ -521,6 +521,8 @@ REPLAYS: Mapping[str, Row] = {
         "fixed_point_literal_local": dict(
           estimates="fixed_point", passes=1, rule="literal", direction="local"
         ),
+        "fixed_point_cut": dict(estimates="fixed_point", max_learning_rate=0.04),
+        "first_cut": dict(learning_rate=0.3, max_learning_rate=0.2),
         "one_epoch": dict(epochs=1, batch_size=1, learning_rate=0.05),
         "slow": dict(epochs=3, max_learning_rate=0.11),
       },

@@ -7,6 +7,7 @@ import dataclasses
 import driver
 import pytest
 
+import tff_algos
 from tff_algos.algorithms import fed_avg, fed_reg, registry
 from tff_algos.privacy.accounting import GaussianMechanism
 from tff_algos.privacy.dp_sgd_step import DpSgd
@@ -30,6 +31,14 @@ def test_privacy_is_what_the_algorithm_was_built_with(federate, problem_of, name
   hparams = driver.hparams_of(name, **driver.where_it_has_them(name, **given))
   process = driver.build(name, problem_of("linear"), hparams)
   assert process.privacy == GaussianMechanism(0.7, RELEASES[name](2), 1e-3)
+
+
+def test_noise_that_follows_from_the_examples_hides_nothing(problem_of):
+  hparams = driver.hparams_of("dpsgd", noise_multiplier=10.0)
+  process = driver.build("dpsgd", problem_of("linear"), hparams)
+  over = tff_algos.over_datasets(process)
+  assert over.privacy is None and process.privacy is not None
+  assert process.recomposed().privacy == process.privacy
 
 
 @dataclasses.dataclass(frozen=True)

@@ -156,7 +156,6 @@ def test_fed_agg_by_hand():
   for options, expected in (
     ({}, 2 + 4 / 2),
     ({"rule": "literal"}, 2 + 4 * 8 / 17),
-    ({"max_learning_rate": 0.25}, 2 + 4 / 4),
     ({"direction": "local"}, 2 + (0.75 * 6 - 0.25 * 10) / 2),
   ):
     algorithm = fed_agg(
@@ -166,6 +165,18 @@ def test_fed_agg_by_hand():
     assert algorithm.estimates.phi1[0][1] == [-4.0]
     assert algorithm.estimates.drifts[0][1] == [2.0]
     np.testing.assert_allclose(algorithm.round(cohort)[1], [expected], atol=1e-14)
+
+
+def test_the_largest_rate_is_that_of_the_first_round_too():
+  """From 0 a quarter of the way to the mean of 8 and -8 by examples, 4; and again."""
+  cohort = [constant_client(0, 3, 8.0), constant_client(1, 1, -8.0)]
+  algorithm = fed_agg(
+    *(BIAS, BIAS.initial()),
+    **dict(learning_rate=0.5, alpha=0.5, epochs=1, max_learning_rate=0.25),
+  )
+  assert algorithm.round(cohort)[1] == [1.0]
+  # phi1 = -4 and d_1 = 1, so that (1/2 + 1/2 16) eta = 1/2 1/2 + 1/2 4: 0.2647, cut.
+  np.testing.assert_allclose(algorithm.round(cohort)[1], [2.0], atol=1e-14)
 
 
 def minimum_of_the_cost(phi1, drifts, alpha, reference, steps):

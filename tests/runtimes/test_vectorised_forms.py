@@ -79,6 +79,74 @@ def test_vectorised_squeeze_keeps_the_clients(num_clients, axes):
   np.testing.assert_array_equal(found, expected)
 
 
+def test_vectorised_padding_has_its_value():
+  values, ends = _draw(3, 2, 4), _draw(3)
+  found = tf.function(
+    _all_at_once(lambda value: tf.pad(value, [[0, 1], [2, 0]], constant_values=-7.0))
+  )(values)
+  expected = np.pad(values, [[0, 0], [0, 1], [2, 0]], constant_values=-7)
+  np.testing.assert_array_equal(found, expected)
+  found = tf.function(
+    _all_at_once(lambda value, end: tf.pad(value, [[0, 1], [0, 0]], constant_values=end))
+  )(values, ends)
+  own = np.broadcast_to(ends[:, None, None], [3, 1, 4])
+  np.testing.assert_array_equal(found, np.concatenate([values, own], 1))
+
+
+@pytest.mark.parametrize(
+  "shift, axis", [(1, 0), (1, 1), (2, -1), (-1, -2), ([1, 2], [-1, 0]), ([1, 1], [1, 1])]
+)
+def test_vectorised_roll_stays_within_its_client(shift, axis):
+  values = _draw(3, 2, 4)
+  found = tf.function(_all_at_once(lambda value: tf.roll(value, shift, axis)))(values)
+  np.testing.assert_array_equal(found, [np.roll(v, shift, axis) for v in values])
+
+
+def test_vectorised_roll_may_be_by_a_shift_of_its_own():
+  values, shifts = _draw(3, 4), np.array([0, 1, -2], np.int32)
+  found = tf.function(_all_at_once(lambda value, by: tf.roll(value, by, -1)))(
+    values, shifts
+  )
+  np.testing.assert_array_equal(found, [np.roll(*own) for own in zip(values, shifts)])
+
+
+_IDS = np.array([[0, -1, 1, 1], [-3, 1, 0, 0], [-1, -1, -1, 0]])
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("ids_of", ["each", "all"])
+@pytest.mark.parametrize(
+  "name, join, start",
+  [("sum", np.add, 0), ("prod", np.multiply, 1), ("max", np.maximum, None)],
+)
+def test_vectorised_segments_leave_out_negative_ids(name, join, start, ids_of, dtype):
+  """Which are not the segments of the client before."""
+  values = _draw(3, 4, 2)
+  ids = (_IDS if ids_of == "each" else np.broadcast_to(_IDS[0], _IDS.shape)).astype(dtype)
+  operation = getattr(tf.math, f"unsorted_segment_{name}")
+  start = np.finfo(np.float32).min if start is None else start
+  expected = np.full([3, 2, 2], start, np.float32)
+  for client in range(3):
+    for place in range(4):
+      if ids[client, place] >= 0:
+        at = client, ids[client, place]
+        expected[at] = join(expected[at], values[client, place])
+  if ids_of == "each":
+    work = _all_at_once(lambda value, own: operation(value, own, 2))
+    found = tf.function(work)(values, ids)
+  else:
+    work = _all_at_once(lambda value: operation(value, ids[0], 2))
+    found = tf.function(work)(values)
+  np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_vectorised_segments_refuse_ids_that_are_too_large():
+  """Which are not the segments of the client behind."""
+  work = _all_at_once(lambda value, ids: tf.math.unsorted_segment_sum(value, ids, 2))
+  with pytest.raises(tf.errors.InvalidArgumentError):
+    tf.function(work)(_draw(3, 4), np.array([[0, 1, 1, 0], [0, 2, 0, 0], [0] * 4]))
+
+
 def test_squeeze_of_unknown_sizes_has_no_vectorised_form():
   work = _all_at_once(lambda value: tf.squeeze(value[: tf.cast(value[0, 0], tf.int32)]))
   values = np.full([1, 2, 4], 2, np.float32)

@@ -91,7 +91,8 @@ class FedAggHparams(PlainSgd):
   )
   max_learning_rate: float = hparam(
     0.1,
-    "The largest learning rate of an epoch (eta_max); the smallest is 0.",
+    "The largest learning rate of an epoch (eta_max), also while there is no estimate; "
+    "the smallest is 0.",
     source="convention",
     low=0,
     open_low=True,
@@ -192,7 +193,10 @@ def build_fed_agg(
     if h.planned_steps == "all":
       count = tf.cast(local_training.steps_of_epoch(examples, h), tf.float32)
       steps = tuple(tuple(count * p for p in phi1) for phi1 in steps)
-    return tf.where(field.is_known, learning_rates(steps, field.phi2, h), h.learning_rate)
+    return tf.where(field.is_known, learning_rates(steps, field.phi2, h), first_rate(h))
+
+  def first_rate(h: FedAggHparams) -> tf.Tensor:
+    return tf.minimum(h.learning_rate, h.max_learning_rate)
 
   def train(
     received: rounds.Parts, examples: Examples, seed: tf.Tensor, h: FedAggHparams
@@ -215,7 +219,7 @@ def build_fed_agg(
         shared = zip(field.phi1[epoch], gradient)
         return tuple(tf.where(field.is_known, p, g) for p, g in shared), total
 
-      rate = h.learning_rate if field is None else rates[epoch]
+      rate = first_rate(h) if field is None else rates[epoch]
       return local_training.train_client(
         model,
         weights,

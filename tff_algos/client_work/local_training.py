@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tff_algos.client_data import Examples
 from tff_algos.client_work import gradients, tree_math
-from tff_algos.client_work.local_sgd import LocalSgd, PlainSgd
+from tff_algos.client_work.local_sgd import PlainSgd
 from tff_algos.models.functional import Model, Weights
 
 # What a seed is folded with, so that no two kinds of draws share a key.
@@ -141,7 +141,7 @@ def train_client(
     carry: The first value of the algorithm's carry, a structure of tensors.
     only_epoch: Takes the steps of this epoch alone, 0..epochs-1; default: of all.
   """
-  momentum = hparams.momentum if isinstance(hparams, LocalSgd) else 0.0
+  momentum = getattr(hparams, "momentum", 0.0)
   is_seen = gradient_of or adjust_gradient or note_direction or momentum
   direct_step = None
   if not is_seen:

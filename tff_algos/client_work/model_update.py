@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tff_algos.client_data import Examples
 from tff_algos.client_work import local_training, tree_math
+from tff_algos.errors import InputError
 from tff_algos.models.functional import Weights
 
 
@@ -32,7 +33,15 @@ class ClientResult(NamedTuple):
 
 
 def client_weight(client_weighting: str, examples: Examples) -> tf.Tensor:
-  """What a client's message counts for: n_i ("examples") or 1 ("uniform"), float32."""
+  """What a client's message counts for: n_i ("examples") or 1 ("uniform"), float32.
+
+  Raises:
+    InputError: It is another word.
+  """
+  if client_weighting not in ("examples", "uniform"):
+    raise InputError(
+      f"client_weighting must be examples or uniform; found {client_weighting!r}."
+    )
   if client_weighting == "uniform":
     return tf.constant(1.0)
   return tf.cast(tf.shape(examples.y)[0], tf.float32)

@@ -79,7 +79,9 @@ def to_keras(model: functional.Model, weights: functional.Weights) -> tf.keras.M
 def keras_weights(keras_model: tf.keras.Model) -> tff.learning.models.ModelWeights:
   """A Keras model's trained weights, as a process's `set_model_weights` takes them.
 
-  So training begins with a model that `to_keras` made or that was trained in Keras.
+  So training begins with a model that `to_keras` made or that was trained in Keras, but
+  for the algorithms that `set_model_weights` names; for these, as for all, `from_keras`
+  takes a trained model over with its weights.
   What is frozen is not among them: those are constants of the process's `Model`.
 
   Args:

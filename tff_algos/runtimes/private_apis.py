@@ -15,7 +15,7 @@ import signal
 import subprocess
 import threading
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -250,13 +250,18 @@ def forms_where_all_take_the_first() -> dict[str, Callable[[Any], Any]]:
   return {operation: form_of(operation) for operation in ("If", "StatelessIf")}
 
 
+def forms_of_tensorflow(operations: Iterable[str]) -> dict[str, Callable[[Any], Any]]:
+  """TensorFlow's own vectorised forms, as in `add_vectorised_form`."""
+  return {operation: _pfor_converter_registry[operation] for operation in operations}
+
+
 #: What a vectorised form raises for what it cannot do; one after another is done then.
 NoVectorisedFormError = ConversionNotImplementedError
 
 
 @contextlib.contextmanager
 def forms_for_own_inputs(
-  forms: Mapping[str, tuple[int, Callable[[Any], Any]]],
+  forms: Mapping[str, tuple[Optional[int], Callable[[Any], Any]]],
 ) -> Iterator[None]:
   """Has `tf.vectorized_map` use forms where it would loop, for what is traced in here.
 
@@ -269,14 +274,17 @@ def forms_for_own_inputs(
 
   Args:
     forms: For an operation the index of an input that TensorFlow's form, if it has one,
-      takes only where it is one for all, and the form for where it is not, as in
-      `add_vectorised_form`; where that raises `NoVectorisedFormError`, the loop remains.
+      takes only where it is one for all, None where TensorFlow's is wrong, and the form
+      for where it is not, as in `add_vectorised_form`; where that raises
+      `NoVectorisedFormError`, the loop remains.
   """
 
   def choose(
-    before: Optional[Callable[[Any], Any]], index: int, form: Callable[[Any], Any]
+    before: Optional[Callable[[Any], Any]],
+    index: Optional[int],
+    form: Callable[[Any], Any],
   ) -> Callable[[Any], Any]:
-    if before is None:
+    if before is None or index is None:
       return form
     return lambda inputs: (form if inputs.input(index).is_stacked else before)(inputs)
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -57,6 +57,43 @@ def _squeeze(pfor_input: Any) -> Any:
   return private_apis.stacked(tf.reshape(value, [tf.shape(value)[0], *kept]))
 
 
+# TensorFlow's pads with 0, whatever it is told.
+def _pad(pfor_input: Any) -> Any:
+  paddings = pfor_input.unstacked_input(1)
+  of_clients = tf.zeros([1, 2], paddings.dtype)
+  value = tf.pad(
+    pfor_input.stacked_input(0),
+    tf.concat([of_clients, paddings], 0),
+    constant_values=pfor_input.unstacked_input(2),
+  )
+  return private_apis.stacked(value)
+
+
+# TensorFlow's counts axes from behind the clients' on, and those from the end too.
+def _roll(pfor_input: Any) -> Any:
+  axes = pfor_input.unstacked_input(2)
+  value = tf.roll(
+    pfor_input.stacked_input(0),
+    pfor_input.unstacked_input(1),
+    tf.where(axes < 0, axes, axes + 1),
+  )
+  return private_apis.stacked(value)
+
+
+# TensorFlow's adds the place of a client's first segment to its ids, so that one that is
+# to be dropped, or is too large, would be another client's.
+def _in_own_segments(of_tensorflow: Callable[[Any], Any]) -> Callable[[Any], Any]:
+  def form(pfor_input: Any) -> Any:
+    pfor_input.stack_inputs([0, 1])
+    ids = pfor_input.stacked_input(1)
+    too_large = ids >= tf.cast(pfor_input.unstacked_input(2), ids.dtype)
+    ids = tf.where(too_large, ids.dtype.max // 2, tf.where(ids < 0, ids.dtype.min, ids))
+    pfor_input.inputs[1] = private_apis.stacked(ids)
+    return of_tensorflow(pfor_input)
+
+  return form
+
+
 def _top_k(pfor_input: Any) -> list[Any]:
   found = tf.math.top_k(
     pfor_input.stacked_input(0),
@@ -94,9 +131,17 @@ FORMS: Mapping[str, Callable[[Any], Any]] = {
 
 #: Forms for what differs from client to client, and only there, as
 #: `private_apis.forms_for_own_inputs` takes them.
-FORMS_FOR_OWN_INPUTS: Mapping[str, tuple[int, Callable[[Any], Any]]] = {
+FORMS_FOR_OWN_INPUTS: Mapping[str, tuple[Optional[int], Callable[[Any], Any]]] = {
   "DecodePaddedRaw": (0, _decode_padded_raw),
   "DecodeRaw": (0, _decode_raw),
+  "PadV2": (None, _pad),
+  "Roll": (None, _roll),
   "Squeeze": (0, _squeeze),
   **{n: (0, form) for n, form in private_apis.forms_where_all_take_the_first().items()},
+  **{
+    name: (None, _in_own_segments(form))
+    for name, form in private_apis.forms_of_tensorflow(
+      f"UnsortedSegment{name}" for name in ("Sum", "Max", "Min", "Prod")
+    ).items()
+  },
 }

@@ -39,10 +39,13 @@ class ClientReading(Protocol):
   Attributes:
     input_type: The type D of what a client is handed.
     is_told_the_round: Whether the number of rounds done is broadcast for it.
+    is_told_seeds: Whether a client's draws are of more than its examples, which noise
+      that is to hide these must be.
   """
 
   input_type: tff.Type
   is_told_the_round: bool
+  is_told_seeds: bool
 
   def read(self, client_inputs: Any, round_num: Any) -> Read:
     """The clients' examples and seeds, inside a federated computation.
@@ -56,7 +59,7 @@ class ClientReading(Protocol):
 class FromFiles:
   """Clients are handed the path of their file, and a seed: `ClientInput`."""
 
-  is_told_the_round = False
+  is_told_the_round, is_told_seeds = False, True
 
   def __init__(self, spec: ExampleSpec):
     self.input_type = tff.to_type(client_data.CLIENT_INPUT_TYPE)
@@ -88,7 +91,7 @@ class FromDatasets:
   to do without, and its result is dropped.
   """
 
-  is_told_the_round = True
+  is_told_the_round, is_told_seeds = True, False
 
   def __init__(
     self,

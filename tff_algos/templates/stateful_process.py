@@ -181,6 +181,7 @@ class StatefulProcess(tff.templates.IterativeProcess):
     """The same process over clients who get at their examples in another way.
 
     Server and client states are of the same types, so either goes on with the other's.
+    It is not private where clients are told no seeds.
 
     Raises:
       InputError: `compose_process` has not made this process.
@@ -190,7 +191,8 @@ class StatefulProcess(tff.templates.IterativeProcess):
         "This process was not made by compose_process, so it takes its clients' data as "
         "it is: give what its `next` takes."
       )
-    return _saying(self._said, self._over(reading))
+    said = self._said if reading.is_told_seeds else self._said._replace(privacy=None)
+    return _saying(said, self._over(reading))
 
   @property
   def composed_of(self) -> Mapping[str, Any]:
@@ -252,7 +254,11 @@ class StatefulProcess(tff.templates.IterativeProcess):
 
   @property
   def set_model_weights(self) -> tff.Computation:
-    """`(<S, tff.learning.models.ModelWeights> -> S)`."""
+    """`(<S, tff.learning.models.ModelWeights> -> S)`.
+
+    TEFL, TWAFL, AFL, and FedGG by `direction=broadcast`, keep more of the model than
+    that, also at their clients: they begin with other weights by a `Model` that has them.
+    """
     return self._set_model_weights
 
   @property

@@ -36,7 +36,8 @@ def over_datasets(
   What a client draws in a round is of a key made of its examples in their order, the
   number of rounds done and `seed` (`dataset_seed`), so that rounds are reproducible
   wherever they are run. Clients with the same examples draw the same. One without
-  examples counts for nothing, as a dropped one, and keeps its state.
+  examples counts for nothing, as a dropped one, and keeps its state. Noise that follows
+  from the examples hides none of them, so that the process's `privacy` is None.
 
   Rounds over files are faster: TFF's own runtimes send all of the data again each round,
   and `in_process` does not work on blocks of clients here.
