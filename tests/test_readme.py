@@ -16,7 +16,7 @@ _ROWS = re.findall(
 # The settings by the letters of the table.
 _SETTINGS = {
   "A": "fedgg/runs/cifar10_lenet_augmented_beta0.1_",
-  "B": "fedreg/rounds_120/runs/mnist_two_class_",
+  "B": "fedreg/runs/mnist_two_class_",
   "C": "fedagg/runs/mnist_cnn_shards2_20_",
   "D": "twafl/runs/mnist_1_",
   "E": "twafl/runs/har_1_",
