@@ -18,6 +18,7 @@ import contextlib
 import errno
 import gc
 import os
+import re
 import signal
 import sys
 import traceback
@@ -37,6 +38,16 @@ from tff_algos.errors import (
 
 STOPPED_EARLY = os.EX_TEMPFAIL
 
+# What absl says in the words of its code, and a user's.
+_SAID_BY_ABSL = {
+  r"flag --(\w+)=None: Flag --\1 must have a value other than None\.": r"Give --\1.",
+  r"flag --(\w+)=\S*: \('Non-boolean argument to boolean flag', .*\)": (
+    r"--\1 is a switch: write --\1 or --no\1."
+  ),
+  r"^ERROR:: Unable to open flagfile: \[Errno \d+\] (.*): '(.*)'\s*$": (
+    r"The --flagfile cannot be read: \1, \2."
+  ),
+}
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _REPORT_IT = (
   "This is a defect of the program and not of what it was given: please report it, with "
@@ -55,12 +66,20 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
   except SystemExit:  # absl ends with status 1 after showing the help.
     sys.exit(0)
   except flags.Error as error:
-    raise InputError(str(error).replace("\n", " ")) from error
+    raise wrong_flag(error) from error
   if len(rest) > 1:
     raise InputError(
       f"This program takes flags only; found {rest[1]!r}: write --flag=value."
     )
   return rest
+
+
+def wrong_flag(error: flags.Error) -> InputError:
+  """What absl has found wrong in flags, in one sentence."""
+  said = str(error).replace("\n", " ")
+  for pattern, sentence in _SAID_BY_ABSL.items():
+    said = re.sub(pattern, sentence, said)
+  return InputError(said)
 
 
 def given_flags(names: Sequence[str]) -> dict[str, object]:

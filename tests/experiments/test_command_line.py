@@ -8,6 +8,7 @@ import sys
 import textwrap
 
 import pytest
+from absl import flags
 
 from experiments import command_line
 from tff_algos.errors import InputError
@@ -21,6 +22,7 @@ _PROGRAM = """
   from tff_algos.errors import *
 
   flags.DEFINE_integer("number", 0, "A number.", 0)
+  flags.DEFINE_boolean("switch", False, "A switch.")
 
   def parse(argv):
     rest = command_line.parse_flags(argv)
@@ -165,6 +167,11 @@ def test_traceback_of_a_mistake_is_shown_when_asked_for():
     ("--number=x", "number"),
     ("--number=-1", "number"),
     ("--number=7", "number must not be 7."),
+    ("--switch=3", "--switch is a switch: write --switch or --noswitch."),
+    (
+      "--flagfile=none",
+      "The --flagfile cannot be read: No such file or directory, none.",
+    ),
     ("word", "found 'word': write --flag=value."),
   ],
 )
@@ -172,6 +179,15 @@ def test_wrong_flag_is_one_sentence_and_nothing_is_started(flag, said):
   done = _run("pass", flag)
   assert (done.returncode, done.stdout) == (2, "")
   assert said in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_flags_that_must_be_given_are_asked_for():
+  values = flags.FlagValues()
+  for name in ("place", "other"):
+    flags.DEFINE_string(name, None, "Any.", flag_values=values, required=True)
+  with pytest.raises(flags.Error) as caught:
+    values(["program"])
+  assert str(command_line.wrong_flag(caught.value)) == "Give --place. Give --other."
 
 
 def test_defect_before_main_is_one_too():
