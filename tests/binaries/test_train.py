@@ -275,15 +275,15 @@ def _without_seconds(rows):
 
 
 @pytest.mark.thorough
-def test_processes_of_dask_give_the_same_metrics(finished, run_forked, tmp_path):
-  """Byte for byte; gone on with in this process."""
+def test_processes_of_dask_give_the_same_metrics(finished, tmp_path):
+  """Byte for byte; gone on with in one process."""
   run_dir, where = place(tmp_path)
   flags = [*SMALL, *where, "--rounds=1", "--runtime=dask", "--workers=2"]
   status, out, err = Process(*flags, cwd=tmp_path, home=tmp_path).end()
   assert (status, err) == (0, "")
   assert "2 workers" in out and "127.0.0.1" in out
   more = [*where, "--rounds=2", "--resume", "--runtime=in_process"]
-  done = run_forked(*SMALL, *more, cwd=tmp_path)
+  done = Process(*SMALL, *more, cwd=tmp_path, home=tmp_path).end()
   assert done.status == 0, done.err
   expected = _without_seconds(metrics(finished.run_dir))
   assert _without_seconds(metrics(run_dir)) == expected[:2]

@@ -18,7 +18,6 @@ def test_rounds_are_those_over_files(federate, name, settings):
   files = federate(name, **settings)
   process, problem = files.process, files.problem
   over = tff_algos.over_datasets(process, seed=5)
-  assert over.privacy == process.privacy
   state = found = files.state
   kept = {c: process.initialize_client() for c in range(4)}
   found_kept = dict(kept)

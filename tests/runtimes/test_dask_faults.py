@@ -441,7 +441,14 @@ def unbroken(fork_program, tmp_path_factory) -> list[dict[str, str]]:
   return without_seconds(metrics(run_dir))
 
 
+@pytest.fixture
+def set_as_forks_are(monkeypatch):
+  """TensorFlow, for workers that are started by themselves."""
+  monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+
+
 @_THOROUGH
+@pytest.mark.usefixtures("set_as_forks_are")
 def test_a_run_whose_scheduler_is_killed_goes_on_elsewhere(
   cluster, fork_program, unbroken, tmp_path
 ):
