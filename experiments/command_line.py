@@ -41,12 +41,13 @@ STOPPED_EARLY = os.EX_TEMPFAIL
 # What absl says in the words of its code, and a user's.
 _SAID_BY_ABSL = {
   r"flag --(\w+)=None: Flag --\1 must have a value other than None\.": r"Give --\1.",
-  r"flag --(\w+)=\S*: \('Non-boolean argument to boolean flag', .*\)": (
+  r"flag --(\w+)=.*?: \('Non-boolean argument to boolean flag', .*\)": (
     r"--\1 is a switch: write --\1 or --no\1."
   ),
-  r"^ERROR:: Unable to open flagfile: \[Errno \d+\] (.*): '(.*)'\s*$": (
-    r"The --flagfile cannot be read: \1, \2."
+  r"^ERROR:: Unable to open flagfile: \[Errno \d+\] (.*): (['\"])(.*)\2\s*$": (
+    r"The --flagfile cannot be read: \1, \3."
   ),
+  r"^'utf-8' codec can't decode .*": "The --flagfile cannot be read: it is no text.",
 }
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _REPORT_IT = (
@@ -65,7 +66,11 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     rest = flags.FLAGS(argv)
   except SystemExit:  # absl ends with status 1 after showing the help.
     sys.exit(0)
-  except flags.Error as error:
+  except (flags.Error, UnicodeDecodeError) as error:
+    raise wrong_flag(error) from error
+  except ValueError as error:
+    if "does not take an argument" not in str(error):  # absl of a --noswitch.
+      raise
     raise wrong_flag(error) from error
   if len(rest) > 1:
     raise InputError(
@@ -74,8 +79,8 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
   return rest
 
 
-def wrong_flag(error: flags.Error) -> InputError:
-  """What absl has found wrong in flags, in one sentence."""
+def wrong_flag(error: Exception) -> InputError:
+  """What absl has found wrong in flags or their files, in one sentence."""
   said = str(error).replace("\n", " ")
   for pattern, sentence in _SAID_BY_ABSL.items():
     said = re.sub(pattern, sentence, said)
@@ -157,11 +162,20 @@ def _format_warning(message, category, *source, **more) -> str:
 
 @contextlib.contextmanager
 def handling_stops(handle: Callable[[int, Any], None]) -> Iterator[None]:
-  """Has the signals that stop a program call something; their number and frame."""
+  """Calls `handle(number, frame)` at Ctrl-C, SIGTERM and, but under nohup, SIGHUP."""
+  terminals = [fd for fd in (1, 2) if os.isatty(fd)]
+
+  def handle_hangup(number: int, frame: Any) -> None:
+    for fd in terminals:
+      if not os.isatty(fd):  # It is closed: what is written there would be an error.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
+    handle(number, frame)
+
   numbers = [signal.SIGINT, signal.SIGTERM]
-  if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # As nohup has it.
-    numbers.append(signal.SIGHUP)
   before = [signal.signal(number, handle) for number in numbers]
+  if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+    numbers.append(signal.SIGHUP)
+    before.append(signal.signal(signal.SIGHUP, handle_hangup))
   try:
     yield
   finally:

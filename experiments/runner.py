@@ -103,7 +103,7 @@ def run(
       _print_header(prepared, runtime)
 
     def begin() -> None:
-      """What a run that cannot go on has is left as it is."""
+      """Takes the folder over, no sooner than it is known that the run can go on."""
       if not is_new:
         folder.begin(manifest)
       keras_files.remove(folder)

@@ -112,27 +112,29 @@ class Tracked:
   """The trackers of a run that goes on."""
 
   def __init__(self, folder: RunFolder, manifest: Mapping[str, Any]):
-    self._folder, self._open, self._new = folder, {}, []
+    self._folder, self._manifest = folder, manifest
+    self._open: dict[str, Tracker] = {}
+
+  def start(self, done: Sequence[Mapping[str, Any]]) -> None:
+    """Begins or goes on; those that the run did not have before are told its rounds."""
+    ids, new = self._folder.file(IDS), []
     known: dict[str, str] = {}
-    if os.path.exists(folder.file(IDS)):
-      with open(folder.file(IDS), encoding="utf-8") as f:
+    if os.path.exists(ids):
+      with open(ids, encoding="utf-8") as f:
         known = json.load(f)
-    for name in manifest["flags"]["tracker"]:
+    for name in self._manifest["flags"]["tracker"]:
       if name in _TRACKERS:
         tracker: Tracker = _TRACKERS[name]()
         if name not in known:
-          self._new.append(tracker)
-        title = os.path.basename(os.path.abspath(folder.path))
-        known[name] = tracker.start(title, manifest, known.get(name))
+          new.append(tracker)
+        title = os.path.basename(os.path.abspath(self._folder.path))
+        known[name] = tracker.start(title, self._manifest, known.get(name))
         self._open[name] = tracker
     if known:
-      with durable_files.new_file(folder.file(IDS), "w", encoding="utf-8") as f:
+      with durable_files.new_file(ids, "w", encoding="utf-8") as f:
         json.dump(known, f)
-
-  def start(self, done: Sequence[Mapping[str, Any]]) -> None:
-    """Tells trackers that the run did not have before of its earlier rounds."""
     for record in done:
-      _write(self._new, record)
+      _write(new, record)
 
   def write(self, record: Mapping[str, Any]) -> None:
     """Adds a round."""

@@ -37,7 +37,7 @@ def with_flag_files(argv: Sequence[str]) -> list[str]:
   """
   try:
     return [argv[0], *flags.FLAGS.read_flags_from_files(argv[1:], force_gnu=False)]
-  except flags.Error as error:
+  except (flags.Error, UnicodeDecodeError) as error:
     raise command_line.wrong_flag(error) from error
 
 

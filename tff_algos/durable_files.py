@@ -15,6 +15,8 @@ import fcntl
 import os
 import sqlite3
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Iterator
 from typing import IO, Any, Optional
 
@@ -27,6 +29,9 @@ DISK_ERRORS = (
   *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
   *(errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EIO),
 )
+
+#: What reading a damaged zip file raises; RuntimeError where it seems to be encrypted.
+ZIP_DAMAGES = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
 
 
 @contextlib.contextmanager

@@ -249,7 +249,8 @@ def read_done(folder: RunFolder, config: dict[str, Any]) -> list[Run]:
       ]
   except (KeyError, ValueError, TypeError) as error:
     raise InputError(
-      f"{folder.path} holds a {RUNS} that is not of this program: choose another --out."
+      f"{folder.path} holds a {RUNS} that is not of this program, or was cut short: "
+      "choose another --out."
     ) from error
 
 

@@ -17,7 +17,7 @@ from experiments.run_folder.folder import CONFIG, read_manifest
 from tasks import loading
 from tasks import registry as tasks_registry
 from tasks.registry import LoadedTask
-from tff_algos import to_keras
+from tff_algos import durable_files, to_keras
 from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.errors import DamagedError, InputError, first_line
 from tff_algos.models.functional import Model, Weights
@@ -188,15 +188,29 @@ def _from_checkpoint(
 
 def _open(path: str, run_dir: str) -> tf.keras.Model:
   try:
-    # HDF5, on opening what is none, leaves a process that crashes when it exits.
-    with zipfile.ZipFile(path) as file:
-      damaged = file.testzip()
-    if damaged:
-      raise zipfile.BadZipFile(f"{damaged} in it is damaged")
+    _check_whole(path)
     return tf.keras.models.load_model(path, compile=False)
-  except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+  except (OSError, ValueError, KeyError) as error:
     has_other = checkpoints.exists(_checkpoints(run_dir))
-    remedy = "remove it, so that the checkpoint is taken" if has_other else "run it again"
+    remedy = (
+      "remove it, so that the checkpoint is taken"
+      if has_other
+      else "do the run again, in another folder"
+    )
     raise InputError(
       f"{path} cannot be opened ({first_line(error)}): {remedy}."
     ) from error
+
+
+def _check_whole(path: str) -> None:
+  """Raises `ValueError` for a damaged file, which Keras is not to open.
+
+  For HDF5, on opening what is none, leaves a process that crashes when it exits.
+  """
+  try:
+    with zipfile.ZipFile(path) as file:
+      damaged = file.testzip()
+  except durable_files.ZIP_DAMAGES as error:
+    raise ValueError(first_line(error)) from error
+  if damaged:
+    raise ValueError(f"{damaged} in it is damaged")

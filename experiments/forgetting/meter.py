@@ -116,12 +116,13 @@ class Meter:
     """Raises `InputError` where a round is done that has clients, but no rows."""
     run_dir = self._prepared.config.run_dir
     done = checkpoints.rounds_done(os.path.join(run_dir, CHECKPOINTS)) or 0
-    due = {t for t in range(2, done + 1) if self._is_measured(t)}
+    every = self._prepared.config.eval_every
+    due = {t for t in range(2, done + 1) if t % every == 0}
     lost = due - rows.rounds()
     missing = sorted(t for t in lost if self._cohort(t - of_clients_before))
     if missing:
       raise InputError(
-        f"{run_dir} has {done} rounds, but {name} lacks what was measured in round "
+        f"{run_dir} has {done} rounds, but {name} has no measurements of round "
         f"{missing[0]}: measure anew, in another --run_dir."
       )
 

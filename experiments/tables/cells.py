@@ -227,20 +227,21 @@ class StoppedEarlyError(Exception):
 def run_program(command: Sequence[str]) -> int:
   """Runs another program of ours; its exit status.
 
-  It ends after its round where this process is killed.
+  Where this process is killed, the other is told to stop, as by one more signal.
 
   Raises:
-    StoppedEarlyError: Either was stopped by a signal, which is passed on.
+    StoppedEarlyError: Either was stopped by signals, which are passed on.
   """
   stopped = False
 
   def pass_on(number: int, frame: Any) -> None:
     nonlocal stopped
-    del number, frame
-    if not stopped:
-      stopped = True
-      # A second one would end it at once, and the terminal tells it of Ctrl-C itself.
+    del frame
+    # The terminal tells it of Ctrl-C itself: so of each but the first, which may be by
+    # somebody who tells this process alone, and is the same one to it.
+    if number != signal.SIGINT or not stopped:
       process.terminate()
+    stopped = True
 
   with (
     subprocess.Popen(child_process.bound(command, signal.SIGTERM)) as process,

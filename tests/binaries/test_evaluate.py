@@ -199,7 +199,13 @@ def test_damaged_checkpoint_or_model_is_said_with_what_is_left(mine, evaluate, t
   # HDF5 must not open it: it would crash when the process ends.
   model.write_bytes((mine / "model.keras").read_bytes()[:1000])
   done = evaluate(run_dir=run_dir)
-  assert_refused(done, "cannot be opened (File is not a zip file): run it again.")
+  remedy = "do the run again, in another folder."
+  assert_refused(done, f"cannot be opened (File is not a zip file): {remedy}")
+  whole = bytearray((mine / "model.keras").read_bytes())
+  whole[whole.index(b"HDF") + 3000] ^= 1
+  model.write_bytes(whole)
+  done = evaluate(run_dir=run_dir)
+  assert_refused(done, f"(model.weights.h5 in it is damaged): {remedy}")
   assert tree(tmp_path) == {path for path in before if "checkpoints" not in path}
 
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tff_algos import hyper_parameters
 from tff_algos.client_data import Examples
 from tff_algos.client_work import gradients, local_training
 from tff_algos.client_work.local_sgd import LocalSgd, PlainSgd
@@ -221,10 +222,17 @@ def test_momentum_may_be_of_any_hyper_parameters():
     _as_tensors(x, y),
     seed=tf.constant([1, 2]),
   )
-  found = train(hparams=_WithMomentum(**given))
   expected = train(hparams=LocalSgd(**given, momentum=0.5))
-  for a, b in zip(found.weights, expected.weights):
-    np.testing.assert_array_equal(a, b)
+  own = _WithMomentum(**given)
+
+  @tf.function
+  def train_by(momentum):  # A tensor, as tunable ones are.
+    hparams = hyper_parameters.with_values(own, {"momentum": momentum})
+    return train(hparams=hparams).weights
+
+  for found in (train(hparams=own).weights, train_by(tf.constant(0.5))):
+    for a, b in zip(found, expected.weights):
+      np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
 
 
 def test_last_short_batch_counts_with_its_own_mean():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -167,7 +168,10 @@ def test_traceback_of_a_mistake_is_shown_when_asked_for():
     ("--number=x", "number"),
     ("--number=-1", "number"),
     ("--number=7", "number must not be 7."),
-    ("--switch=3", "--switch is a switch: write --switch or --noswitch."),
+    ("--switch=a b", "--switch is a switch: write --switch or --noswitch."),
+    ("--noswitch=3", "--noswitch=3 does not take an argument"),
+    (f"--flagfile={sys.executable}", "The --flagfile cannot be read: it is no text."),
+    ("--flagfile=no'ne", "The --flagfile cannot be read: No such file or dir"),
     (
       "--flagfile=none",
       "The --flagfile cannot be read: No such file or directory, none.",
@@ -205,6 +209,43 @@ def test_what_ends_the_program_before_main_keeps_its_sentence_and_status():
 def test_help_is_no_failure():
   done = _run("pass", "--help")
   assert (done.returncode, done.stderr) == (0, "")
+
+
+# --- Signals ------------------------------------------------------------------------
+
+
+def test_closed_terminal_is_one_signal_and_nothing_is_written_to_it(tmp_path):
+  """Which would be an error in the midst of a round."""
+  code = f"""
+    import fcntl, pathlib, sys, termios, time
+    from experiments import command_line
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    told = []
+
+    def handle(number, frame):
+      print("stopping", file=sys.stderr, flush=True)
+      told.append(int(number))
+
+    with command_line.handling_stops(handle):
+      print("ready", flush=True)
+      while not told:
+        time.sleep(0.01)
+      print("the last lines", flush=True)
+    pathlib.Path({str(tmp_path / "told")!r}).write_text(str(told))
+  """
+  ours, terminal = os.openpty()
+  with subprocess.Popen(
+    [sys.executable, "-c", textwrap.dedent(code)],
+    **dict.fromkeys(("stdin", "stdout", "stderr"), terminal),
+    close_fds=False,
+    start_new_session=True,
+  ) as program:
+    os.close(terminal)
+    assert os.read(ours, 100).startswith(b"ready")
+    os.close(ours)
+    assert program.wait(timeout=60) == 0
+  assert (tmp_path / "told").read_text() == f"[{int(signal.SIGHUP)}]"
 
 
 # --- Folders ------------------------------------------------------------------------

@@ -102,6 +102,13 @@ def test_vectorised_roll_stays_within_its_client(shift, axis):
   np.testing.assert_array_equal(found, [np.roll(v, shift, axis) for v in values])
 
 
+@pytest.mark.parametrize("axis", [-4, -3, 2])
+def test_vectorised_roll_refuses_axes_that_there_are_not(axis):
+  work = _all_at_once(lambda value: tf.roll(value, 1, axis))
+  with pytest.raises(tf.errors.InvalidArgumentError, match="axis"):
+    tf.function(work)(_draw(3, 2, 4))
+
+
 def test_vectorised_roll_may_be_by_a_shift_of_its_own():
   values, shifts = _draw(3, 4), np.array([0, 1, -2], np.int32)
   found = tf.function(_all_at_once(lambda value, by: tf.roll(value, by, -1)))(

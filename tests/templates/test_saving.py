@@ -83,7 +83,7 @@ def test_privacy_is_kept(model, tmp_path):
   assert tff_algos.load_process(path).privacy == process.privacy is not None
 
 
-@pytest.mark.parametrize("num_examples", [{}, {"num_examples": 20}])
+@pytest.mark.parametrize("num_examples", [{}, {"num_examples": np.int64(20)}])
 def test_for_whom_it_was_built_is_kept(model, tmp_path, num_examples):
   build = tff_algos.build_fed_dyn if num_examples else tff_algos.build_scaffold
   process = build(model, num_clients=4, **num_examples)

@@ -142,7 +142,8 @@ def train_client(
     only_epoch: Takes the steps of this epoch alone, 0..epochs-1; default: of all.
   """
   momentum = getattr(hparams, "momentum", 0.0)
-  is_seen = gradient_of or adjust_gradient or note_direction or momentum
+  has_momentum = tf.is_tensor(momentum) or momentum != 0
+  is_seen = gradient_of or adjust_gradient or note_direction or has_momentum
   direct_step = None
   if not is_seen:
     direct_step = _build_direct_step(model, hparams, pull)
@@ -180,7 +181,7 @@ def train_client(
         gradient = pull.add_to(gradient, weights)
       if adjust_gradient is not None:
         gradient, carry = adjust_gradient(gradient, weights, carry)
-      if momentum:
+      if has_momentum:
         velocity = tree_math.add_scaled(gradient, momentum, velocity)
         gradient = velocity
       if note_direction is not None:
@@ -191,7 +192,7 @@ def train_client(
     return step + 1, weights, velocity, carry, loss + batch_loss
 
   start = tuple(start)
-  velocity = tuple(tf.zeros_like(w) for w in start) if momentum else ()
+  velocity = tuple(tf.zeros_like(w) for w in start) if has_momentum else ()
   _, weights, _, carry, loss = tf.while_loop(
     lambda step, *_: step < first_step + num_steps,
     body,

@@ -263,7 +263,9 @@ NoVectorisedFormError = ConversionNotImplementedError
 def forms_for_own_inputs(
   forms: Mapping[str, tuple[Optional[int], Callable[[Any], Any]]],
 ) -> Iterator[None]:
-  """Has `tf.vectorized_map` use forms where it would loop, for what is traced in here.
+  """Has `tf.vectorized_map` use forms for what is traced in here.
+
+  They are for where it would loop, or be wrong.
 
   Not for good, as others in this process may have `tf.vectorized_map` as it is. Nor does
   AutoGraph write TensorFlow's forms anew meanwhile, a fifth of a first round; and
@@ -274,8 +276,8 @@ def forms_for_own_inputs(
 
   Args:
     forms: For an operation the index of an input that TensorFlow's form, if it has one,
-      takes only where it is one for all, None where TensorFlow's is wrong, and the form
-      for where it is not, as in `add_vectorised_form`; where that raises
+      takes only where it is one for all, and the form for where it is not, as in
+      `add_vectorised_form`. With None for the index it is for everywhere. Where it raises
       `NoVectorisedFormError`, the loop remains.
   """
 

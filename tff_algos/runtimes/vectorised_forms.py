@@ -71,13 +71,11 @@ def _pad(pfor_input: Any) -> Any:
 
 # TensorFlow's counts axes from behind the clients' on, and those from the end too.
 def _roll(pfor_input: Any) -> Any:
-  axes = pfor_input.unstacked_input(2)
-  value = tf.roll(
-    pfor_input.stacked_input(0),
-    pfor_input.unstacked_input(1),
-    tf.where(axes < 0, axes, axes + 1),
-  )
-  return private_apis.stacked(value)
+  value, axes = pfor_input.stacked_input(0), pfor_input.unstacked_input(2)
+  own = tf.cast(tf.rank(value), axes.dtype) - 1
+  # One that is too low stays so.
+  places = tf.where(axes >= 0, axes + 1, tf.where(axes < -own, axes - 1, axes))
+  return private_apis.stacked(tf.roll(value, pfor_input.unstacked_input(1), places))
 
 
 # TensorFlow's adds the place of a client's first segment to its ids, so that one that is

@@ -192,7 +192,8 @@ def simulate(
       written to, checkpoints do not hold a dtype of the states, evaluation does not give
       what the run is to stop or to keep the best model by, or the process does not take
       the learning rate schedule.
-    DamagedError: A client's file does not hold what `write_clients` wrote.
+    DamagedError: A client's file does not hold what `write_clients` wrote, or every
+      checkpoint is damaged.
   """
   check_process(process)
   check_is("settings", settings, Settings)

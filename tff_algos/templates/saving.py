@@ -6,7 +6,6 @@ import importlib
 import json
 import os
 import zipfile
-import zlib
 from typing import Any, Optional
 
 import tensorflow_federated as tff
@@ -31,11 +30,8 @@ _PARTS = (
   "set_hparams",
 )
 _NEXT = "next/"
-# What reading a damaged file raises; RuntimeError where it seems to be encrypted.
-_DAMAGES = (
-  *(zipfile.BadZipFile, zlib.error, EOFError, RuntimeError),
-  *(KeyError, TypeError, ValueError),
-)
+# What reading a damaged file raises.
+_DAMAGES = (*durable_files.ZIP_DAMAGES, KeyError, TypeError, ValueError)
 
 
 def save_process(process: StatefulProcess, path: str | os.PathLike[str]) -> None:

@@ -174,7 +174,9 @@ class StatefulProcess(tff.templates.IterativeProcess):
     self, num_clients: int, num_examples: Optional[int] = None
   ) -> StatefulProcess:
     """The same process, of which its builder says for what `Population` it is."""
-    population = Population(num_clients, num_examples)
+    # NumPy's integers cannot be written to a file by `save_process`.
+    examples = None if num_examples is None else int(num_examples)
+    population = Population(int(num_clients), examples)
     return _saying(self._said._replace(population=population), self)
 
   def over(self, reading: ClientReading) -> StatefulProcess:

@@ -142,8 +142,8 @@ def test_what_was_measured_is_not_lost(tmp_path):
     runner.run(config, resume=True)
 
   for name, lines, said in (
-    ("forgetting.csv", 5, r"4 rounds, but forgetting\.csv lacks .* in round 4: measure"),
-    ("fisher.csv", 1, r"4 rounds, but fisher\.csv lacks what was measured in round 2: m"),
+    ("forgetting.csv", 5, r"4 rounds, but forgetting\.csv has no .* of round 4: measure"),
+    ("fisher.csv", 1, r"4 rounds, but fisher\.csv has no measurements of round 2: meas"),
   ):
     whole = (run / name).read_bytes()
     (run / name).write_bytes(b"".join(whole.splitlines(keepends=True)[:lines]))
@@ -155,6 +155,21 @@ def test_what_was_measured_is_not_lost(tmp_path):
     (run / name).write_bytes(whole)
   for path, content in before.items():
     assert path.read_bytes() == content, path
+
+
+def test_fewer_rounds_may_be_asked_for_than_were_begun(tmp_path):
+  """Where it was stopped is the last round then, which was not due before."""
+  _measure(tmp_path, rounds=3)
+  run = tmp_path / "run"
+  kept = {}
+  for name in ("forgetting.csv", "fisher.csv"):
+    lines = (run / name).read_bytes().splitlines(keepends=True)
+    kept[name] = [line for line in lines if not line.startswith(b"3,")]
+    assert len(kept[name]) < len(lines)
+    (run / name).write_bytes(b"".join(kept[name]))
+  _measure(tmp_path, rounds=3, resume=True)
+  for name, lines in kept.items():
+    assert (run / name).read_bytes() == b"".join(lines)
 
 
 @pytest.mark.parametrize(

@@ -273,6 +273,35 @@ def test_signal_stops_the_run_too(tmp_path, name):
   assert said.read_text() == "ended"
 
 
+def test_second_sigterm_is_passed_on_too(tmp_path):
+  """By which a run ends at once; Ctrl-C is its terminal's to tell it."""
+  child = (
+    "import signal, sys, time\n"
+    "told = []\n"
+    "def stop(*_): told.append(1); print(len(told), flush=True)\n"
+    "signal.signal(signal.SIGTERM, stop); print('ready', flush=True)\n"
+    "while len(told) < 2: time.sleep(0.01)\n"
+    "time.sleep(0.5); sys.exit(len(told))"
+  )
+  code = (
+    "import sys; from experiments.tables import cells\n"
+    f"try: cells.run_program({[sys.executable, '-c', child]!r})\n"
+    "except cells.StoppedEarlyError: sys.exit(75)"
+  )
+  with subprocess.Popen(
+    [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+  ) as program:
+    assert program.stdout is not None and program.stdout.readline() == "ready\n"
+    numbers = (signal.SIGINT, signal.SIGINT, signal.SIGTERM)
+    said = []
+    for number in numbers:
+      program.send_signal(number)
+      if number == signal.SIGTERM or not said:
+        said.append(program.stdout.readline())
+    assert said == ["1\n", "2\n"]
+    assert program.wait(timeout=60) == 75
+
+
 def test_program_that_is_done_as_the_signal_comes_is_the_last(tmp_path):
   code = (
     "import os, signal, sys; from experiments.tables import cells\n"
