@@ -110,7 +110,7 @@ def read(
     )
   path = _file(run_dir, best)
   if os.path.exists(path):
-    return RunModel(_open(path, run_dir), path)
+    return RunModel(_open(path), path)
   _check_kept(run_dir, best)
   found = _from_checkpoint(run_dir, manifest, preparation.load(config), best)
   return RunModel(to_keras(found.model, found.weights), found.source)
@@ -145,7 +145,7 @@ def read_functions(
         f"{error} Or move {_checkpoints(run_dir)} away, so that {path} is taken."
       ) from error
   spec = loaded.model.example_spec
-  keras_model = _open(path, run_dir)
+  keras_model = _open(path)
   [inputs] = keras_model.inputs
   if (inputs.dtype, inputs.shape[1:]) != (spec.x.dtype, spec.x.shape):
     raise InputError(
@@ -186,12 +186,12 @@ def _from_checkpoint(
   return RunFunctions(loaded.model, found.weights, source)
 
 
-def _open(path: str, run_dir: str) -> tf.keras.Model:
+def _open(path: str) -> tf.keras.Model:
   try:
     _check_whole(path)
     return tf.keras.models.load_model(path, compile=False)
   except (OSError, ValueError, KeyError) as error:
-    has_other = checkpoints.exists(_checkpoints(run_dir))
+    has_other = checkpoints.exists(_checkpoints(os.path.dirname(path)))
     remedy = (
       "remove it, so that the checkpoint is taken"
       if has_other

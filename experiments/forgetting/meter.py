@@ -64,10 +64,9 @@ class Meter:
     self._rows = RowFile(os.path.join(run_dir, FORGETTING), Row)
     self._fisher_rows = RowFile(os.path.join(run_dir, FISHER), FisherRow)
     self._check_measured(FORGETTING, self._rows, of_clients_before=1)
-    if fisher:
-      self._check_measured(FISHER, self._fisher_rows, of_clients_before=0)
     self._correlate: Optional[Callable[..., float]] = None
     if fisher:
+      self._check_measured(FISHER, self._fisher_rows, of_clients_before=0)
       of_data = fisher_lib.build_fisher(self._model)
       of_pseudo_data = fisher_lib.build_pseudo_fisher(
         self._model, self._hparams_of("fedreg", given)

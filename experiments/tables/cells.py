@@ -237,8 +237,8 @@ def run_program(command: Sequence[str]) -> int:
   def pass_on(number: int, frame: Any) -> None:
     nonlocal stopped
     del frame
-    # The terminal tells it of Ctrl-C itself: so of each but the first, which may be by
-    # somebody who tells this process alone, and is the same one to it.
+    # A terminal tells both of Ctrl-C. The first is passed on all the same, as it may be
+    # for this process alone: within a second the other takes the two for one.
     if number != signal.SIGINT or not stopped:
       process.terminate()
     stopped = True

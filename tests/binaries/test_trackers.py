@@ -48,20 +48,24 @@ def tracked(fork_program, tmp_path_factory):
   run_dir, places = place(folder)
   calls = folder / "calls"
   before = f"import os; os.environ['CALLS'] = {str(calls)!r}"
-  found = []
-  for flags in (
-    ["--tracker=mlflow", "--rounds=1"],
-    ["--tracker=mlflow,wandb,tensorboard", "--rounds=2", "--resume"],
-  ):
+
+  def train(*flags):
     calls.write_text("")
     done = fork_program(
       *("train.py", *_SMALL, *places, *flags),
       cwd=folder, paths=[str(folder)], before=before,
     )  # fmt: skip
+    return done, [json.loads(line) for line in calls.open()]
+
+  found = []
+  for flags in (
+    ["--tracker=mlflow", "--rounds=1"],
+    ["--tracker=mlflow,wandb,tensorboard", "--rounds=2", "--resume"],
+  ):
+    done, told = train(*flags)
     assert done.status == 0, done
-    events = list(run_dir.glob("tensorboard/*"))
-    found.append(([json.loads(line) for line in calls.open()], events))
-  return run_dir, found
+    found.append((told, list(run_dir.glob("tensorboard/*"))))
+  return run_dir, found, train
 
 
 def _of(calls, tracker, kind):
@@ -69,7 +73,7 @@ def _of(calls, tracker, kind):
 
 
 def test_a_tracker_is_told_of_settings_rounds_and_the_end(tracked):
-  run_dir, ((calls, events), _) = tracked
+  run_dir, ((calls, events), _), _ = tracked
   assert _of(calls, "mlflow", "start") == [[None, "run"]]
   [[settings]] = _of(calls, "mlflow", "settings")
   assert settings["flags.num_clients"] == 4 and settings["hparams.epochs"] == 1
@@ -84,7 +88,7 @@ def test_a_tracker_is_told_of_settings_rounds_and_the_end(tracked):
 
 
 def test_a_resumed_run_goes_on_with_its_tracked_run(tracked):
-  run_dir, (_, (calls, events)) = tracked
+  run_dir, (_, (calls, events)), _ = tracked
   assert _of(calls, "mlflow", "start") == [["m1", None]]
   assert [step for step, _ in _of(calls, "mlflow", "round")] == [2]
   # What is new is told of the rounds before, too.
@@ -94,6 +98,16 @@ def test_a_resumed_run_goes_on_with_its_tracked_run(tracked):
   assert summary["rounds"] == 2 and _of(calls, "wandb", "end") == [[0]]
   assert read_json(run_dir / "trackers.json") == {"mlflow": "m1", "wandb": "w1"}
   assert len(events) == 1
+
+
+def test_a_run_that_cannot_go_on_opens_no_tracked_run(tracked):
+  """It was finished, and would be one that has failed."""
+  run_dir, _, train = tracked
+  for path in run_dir.glob("checkpoints/*/records.json"):
+    path.write_bytes(b"")
+  done, calls = train("--tracker=mlflow,wandb", "--rounds=3", "--resume")
+  assert done.status == 2 and done.err.endswith("begin anew, in another folder.\n")
+  assert calls == []
 
 
 @pytest.mark.parametrize(

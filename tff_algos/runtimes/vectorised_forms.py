@@ -1,4 +1,4 @@
-"""Vectorised forms of operations that `tf.vectorized_map` has none for, or a slow one.
+"""Vectorised forms where those of `tf.vectorized_map` are slow, wrong or not there.
 
 `convolutions` has those of which it has one for some inputs only.
 """
@@ -127,8 +127,8 @@ FORMS: Mapping[str, Callable[[Any], Any]] = {
   "TopKV2": _top_k,
 }
 
-#: Forms for what differs from client to client, and only there, as
-#: `private_apis.forms_for_own_inputs` takes them.
+#: Forms for what differs from client to client, and only there but for those of which
+#: TensorFlow's are wrong, as `private_apis.forms_for_own_inputs` takes them.
 FORMS_FOR_OWN_INPUTS: Mapping[str, tuple[Optional[int], Callable[[Any], Any]]] = {
   "DecodePaddedRaw": (0, _decode_padded_raw),
   "DecodeRaw": (0, _decode_raw),
