@@ -32,8 +32,11 @@ sys.dont_write_bytecode = False
 
 gc.disable()  # Until all is imported: looking for garbage takes a second of that.
 
-# What a script starts with `&` ignores Ctrl-C, and so does all that it starts itself.
+# What a script starts with `&` ignores Ctrl-C, what nohup starts SIGHUP, and so does all
+# that they start themselves; a handler is not passed on.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+  signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 _INDEX = "https://pypi.org/simple/tensorflow-federated/"
 

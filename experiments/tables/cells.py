@@ -13,6 +13,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
@@ -247,7 +248,9 @@ def run_program(command: Sequence[str]) -> int:
     subprocess.Popen(child_process.bound(command, signal.SIGTERM)) as process,
     command_line.handling_stops(pass_on),
   ):
-    status = process.wait()
+    # `process.wait()` handles what comes just before it waits only after it has waited.
+    while (status := process.poll()) is None:
+      time.sleep(0.05)
   if stopped or status == command_line.STOPPED_EARLY:
     raise StoppedEarlyError
   return status

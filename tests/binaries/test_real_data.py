@@ -13,7 +13,7 @@ import pytest
 _DIGESTS = ("client_files", "test_set")
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-pytestmark = pytest.mark.real_data
+pytestmark = [pytest.mark.real_data, pytest.mark.timeout(7200)]
 
 
 def _run(program: str, *flags: str) -> str:

@@ -38,16 +38,8 @@ def _send_and_go_on(number: signal.Signals) -> None:
     pytest.fail("the signal has ended the run")
 
 
-@pytest.fixture
-def terminal():
-  """SIGHUP ends this process, which may have been started by nohup."""
-  before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-  yield
-  signal.signal(signal.SIGHUP, before)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_first_signal_asks_to_stop(clock, capsys, terminal, number):
+def test_first_signal_asks_to_stop(clock, capsys, number):
   with progress.stopping_on_signal() as should_stop:
     assert not should_stop()
     _send(number)

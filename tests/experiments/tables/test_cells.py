@@ -280,7 +280,7 @@ def test_second_sigterm_is_passed_on_too(tmp_path):
     "told = []\n"
     "def stop(*_): told.append(1); print(len(told), flush=True)\n"
     "signal.signal(signal.SIGTERM, stop); print('ready', flush=True)\n"
-    "while len(told) < 2: time.sleep(0.01)\n"
+    "for _ in range(3000): len(told) < 2 and time.sleep(0.01)\n"
     "time.sleep(0.5); sys.exit(len(told))"
   )
   code = (
