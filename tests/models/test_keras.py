@@ -569,6 +569,46 @@ def test_weight_with_a_constraint_is_refused():
   _one_line(caught)
 
 
+@pytest.mark.parametrize(
+  "policies, said",
+  [
+    (
+      ("mixed_bfloat16", "mixed_bfloat16"),
+      "Layer 'hidden' .* bfloat16 of float32",
+    ),
+    (("mixed_float16", "float32"), "Layer 'hidden' .* float16 of float32"),
+    (("float32", "mixed_float16"), "Layer 'last' .* float16 of float32"),
+    (("float64", "float64"), "'hidden/kernel:0' .* is float64: .* must be float32"),
+    (("float32", "float16"), "'last/kernel:0' .* is float16: .* must be float32"),
+  ],
+)
+def test_other_precisions_are_refused_by_name(policies, said):
+  hidden, last = policies
+  keras_model = tf.keras.Sequential(
+    [
+      tf.keras.Input((3,)),
+      tf.keras.layers.Dense(4, dtype=hidden, name="hidden"),
+      tf.keras.layers.Dense(2, dtype=last, name="last"),
+    ]
+  )
+  with pytest.raises(InputError, match=said):
+    keras.from_keras(keras_model, _spec((3,)))
+
+
+def test_whole_model_under_a_policy_is_refused_by_a_layer_of_its_own():
+  before = tf.keras.mixed_precision.global_policy()
+  tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+  try:
+    recurrent = tf.keras.layers.GRU(4)
+    keras_model = tf.keras.Sequential([tf.keras.Input((3, 1)), recurrent])
+  finally:
+    tf.keras.mixed_precision.set_global_policy(before)
+  with pytest.raises(
+    InputError, match=f"^Layer '{recurrent.cell.name}' .* mixed precision"
+  ):
+    keras.from_keras(keras_model, _spec((3, 1)))
+
+
 def test_examples_that_the_model_does_not_take_are_refused_in_one_sentence():
   with pytest.raises(ValueError) as caught:
     _convert(_dense(), 5)

@@ -8,10 +8,8 @@ random layers draw from the step's seed.
 
 from __future__ import annotations
 
-import contextlib
-import threading
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional
 
 import numpy as np
@@ -19,18 +17,10 @@ import tensorflow as tf
 
 from tff_algos import graphs
 from tff_algos.errors import InputError, InputWarning, check_whole_number, first_line
-from tff_algos.models import functional, losses
+from tff_algos.models import functional, keras_exchange, losses
 from tff_algos.models.to_keras import KerasSource
 
-# Tracing exchanges attributes of layers that are shared by all threads.
-_TRACING = threading.RLock()
-
 _LAYER_NORM = tf.keras.layers.LayerNormalization
-_Layers = Sequence[tf.keras.layers.Layer]
-# An attribute of a layer: the layer's attributes, and its name among them.
-_Slot = tuple[dict[str, Any], str]
-# The same, and what stands there while the model is traced.
-_Replacement = tuple[dict[str, Any], str, Any]
 
 
 def from_keras(
@@ -66,14 +56,15 @@ def from_keras(
 
   Raises:
     InputError: The model is not built, has no trainable weight, does not take the
-      examples, gives several outputs to a loss that takes logits, or holds what local
-      training cannot respect: a layer whose statistics move (BatchNormalization that is
-      not frozen), a regularizer, a constraint, a weight or tensor that cannot be
-      replaced, a random operation with a state of its own; or `loss` does not fit. When
-      it is traced, if layers have come or gone since.
+      examples, trains what is not float32, gives several outputs to a loss that takes
+      logits, or holds what local training cannot respect: a layer whose statistics move
+      (BatchNormalization that is not frozen), mixed precision, a regularizer, a
+      constraint, a weight or tensor that cannot be replaced, a random operation with a
+      state of its own; or `loss` does not fit. When it is traced, if layers have come or
+      gone since.
   """
   _check_built(keras_model)
-  layers = _layers(keras_model)
+  layers = keras_exchange.layers_of(keras_model)
   for layer in layers:
     if isinstance(layer, tf.keras.layers.BatchNormalization) and layer.trainable:
       raise InputError(
@@ -98,7 +89,8 @@ def from_keras(
       f"Weight {bound[0]!r} of the Keras model {keras_model.name!r} has a constraint, "
       "which local training would not apply: leave it out."
     )
-  slots = _find_slots(layers)
+  _check_precision(keras_model.name, layers, trainable)
+  slots = keras_exchange.find_slots(layers)
   lost = [v.name for v in trainable if v.ref() not in slots]
   if lost:
     raise InputError(
@@ -108,7 +100,7 @@ def from_keras(
     )
   trained = {v.ref() for v in trainable}
   held = {ref: tf.constant(ref.deref().numpy()) for ref in slots if ref not in trained}
-  constants = _Constants(held)
+  constants = keras_exchange.Constants(held)
   # It decides how a BatchNormalization works, not only what is trained.
   flags = [(vars(layer), "_trainable", vars(layer)["_trainable"]) for layer in layers]
   # Fused, it is an operation that with oneDNN must not have two batch sizes at once.
@@ -117,7 +109,7 @@ def from_keras(
   def predict(
     weights: functional.Weights, x: tf.Tensor, training: bool, seed: tf.Tensor
   ) -> tf.Tensor:
-    if _layers(keras_model) != layers:
+    if keras_exchange.layers_of(keras_model) != layers:
       raise InputError(
         f"The Keras model {keras_model.name!r} has other layers than when from_keras "
         "took it: call from_keras after the last change."
@@ -125,7 +117,8 @@ def from_keras(
     values = {v.ref(): tf.convert_to_tensor(w) for v, w in zip(trainable, weights)}
     values.update(constants.here())
     filled = [(*slot, values[ref]) for ref in slots for slot in slots[ref]]
-    with _replaced([*filled, *flags, *_stateless_generators(layers, seed)]):
+    generators = keras_exchange.stateless_generators(layers, seed)
+    with keras_exchange.replaced([*filled, *flags, *generators]):
       return keras_model(x, training=training)
 
   metric_options: dict[str, Any] = {} if metrics is None else dict(metrics=metrics)
@@ -179,7 +172,7 @@ def reinitialize(keras_model: tf.keras.Model, seed: int) -> None:
   _check_built(keras_model)
   trained = {v.ref() for v in keras_model.trainable_variables}
   place = 0
-  for module in _layers(keras_model):
+  for module in keras_exchange.layers_of(keras_model):
     for name, value in list(vars(module).items()):
       initializer = _initializer_of(module, name)
       if not isinstance(value, tf.Variable) or initializer is None:
@@ -210,6 +203,27 @@ def _check_built(keras_model: tf.keras.Model) -> None:
     )
 
 
+def _check_precision(
+  name: str, layers: keras_exchange.Layers, trainable: Sequence[tf.Variable]
+) -> None:
+  """Local training adds in float32, and layers cast variables, not what replaces them."""
+  trained = {weight.ref() for weight in trainable}
+  for layer in layers:
+    own = {v.ref() for v in vars(layer).values() if isinstance(v, tf.Variable)}
+    if own & trained and layer.compute_dtype != layer.variable_dtype:
+      raise InputError(
+        f"Layer {layer.name!r} of the Keras model {name!r} computes in mixed precision, "
+        f"{layer.compute_dtype} of {layer.variable_dtype} weights: make the model under "
+        "the policy float32."
+      )
+  for weight in trainable:
+    if weight.dtype != tf.float32:
+      raise InputError(
+        f"Weight {weight.name!r} of the Keras model {name!r} is {weight.dtype.name}: "
+        "what is trained must be float32."
+      )
+
+
 def _initializer_of(module: tf.keras.layers.Layer, name: str) -> Any:
   """The initializer of a weight; None where the layer names none."""
   # `kernel` has `kernel_initializer`, `recurrent_kernel` has `recurrent_initializer`.
@@ -218,137 +232,6 @@ def _initializer_of(module: tf.keras.layers.Layer, name: str) -> Any:
     if initializer is not None:
       return initializer
   return None
-
-
-def _layers(keras_model: tf.keras.Model) -> list[tf.keras.layers.Layer]:
-  """The model, its layers, their cells and so on, in a fixed order."""
-  # `submodules` would also walk Keras's caches, which it cannot sort (dropout in RNNs).
-  return list(keras_model._flatten_layers())
-
-
-def _find_slots(layers: _Layers) -> dict[Any, list[_Slot]]:
-  """Where variables and eager tensors are kept: ref -> [(attribute dict, name)]."""
-  slots: dict[Any, list[_Slot]] = {}
-  for layer in layers:
-    attributes = vars(layer)
-    for name, value in attributes.items():
-      is_value = _is_eager(value) and value.dtype != tf.resource
-      if isinstance(value, tf.Variable) or is_value:
-        slots.setdefault(value.ref(), []).append((attributes, name))
-  return slots
-
-
-def _is_eager(value: Any) -> bool:
-  return isinstance(value, tf.Tensor) and hasattr(value, "numpy")
-
-
-class _Constants:
-  """The eager tensors of a model, as tensors of whatever graph it is traced into.
-
-  TFF's graphs cannot capture eager tensors. As constants at the place of their use they
-  would be copied with each function that calls the model: FedReg with a frozen base of
-  18 MB took 7 GB.
-  """
-
-  def __init__(self, eager: dict[Any, tf.Tensor]):
-    self._eager = eager
-
-  def here(self) -> dict[Any, tf.Tensor]:
-    """The tensors by reference, in the graph around all functions being traced."""
-    if not self._eager:
-      return {}
-    with tf.init_scope():
-      if tf.executing_eagerly():
-        return self._eager
-      graph = tf.compat.v1.get_default_graph()
-      for already_made in graph.get_collection(self):
-        return dict(already_made)
-      made: dict[Any, tf.Tensor] = {}
-      for ref, value in self._eager.items():
-        made[ref] = tf.constant(value.numpy())
-      graph.add_to_collection(self, made)
-      return made
-
-
-@contextlib.contextmanager
-def _replaced(replacements: Iterable[_Replacement]) -> Iterator[None]:
-  with _TRACING:
-    before = []
-    try:
-      for attributes, name, value in replacements:
-        before.append((attributes, name, attributes[name]))
-        attributes[name] = value
-      yield
-    finally:
-      for attributes, name, value in reversed(before):
-        attributes[name] = value
-
-
-class _StatelessGenerator:
-  """Stands in for a Keras layer's random generator; draws from one step's seed."""
-
-  def __init__(self, seed: tf.Tensor):
-    self._seed = seed
-    self._draws = 0
-
-  def _next_seed(self) -> tf.Tensor:
-    self._draws += 1
-    return tf.random.experimental.stateless_fold_in(self._seed, self._draws)
-
-  def make_seed_for_stateless_op(self) -> tf.Tensor:
-    return self._next_seed()
-
-  def dropout(self, inputs: tf.Tensor, rate: Any, noise_shape: Any = None) -> tf.Tensor:
-    return tf.nn.experimental.stateless_dropout(
-      inputs, rate=rate, seed=self._next_seed(), noise_shape=noise_shape
-    )
-
-  def random_normal(
-    self,
-    shape: Any,
-    mean: Any = 0.0,
-    stddev: Any = 1.0,
-    dtype: Any = None,
-    nonce: Any = None,
-  ) -> tf.Tensor:
-    del nonce
-    return tf.random.stateless_normal(
-      shape, self._next_seed(), mean, stddev, dtype or tf.float32
-    )
-
-  def random_uniform(
-    self,
-    shape: Any,
-    minval: Any = 0.0,
-    maxval: Any = None,
-    dtype: Any = None,
-    nonce: Any = None,
-  ) -> tf.Tensor:
-    del nonce
-    maxval = 1.0 if maxval is None else maxval
-    return tf.random.stateless_uniform(
-      shape, self._next_seed(), minval, maxval, dtype or tf.float32
-    )
-
-  def truncated_normal(
-    self,
-    shape: Any,
-    mean: Any = 0.0,
-    stddev: Any = 1.0,
-    dtype: Any = None,
-    nonce: Any = None,
-  ) -> tf.Tensor:
-    del nonce
-    return tf.random.stateless_truncated_normal(
-      shape, self._next_seed(), mean, stddev, dtype or tf.float32
-    )
-
-
-def _stateless_generators(layers: _Layers, seed: tf.Tensor) -> Iterator[_Replacement]:
-  for place, layer in enumerate(layers):
-    if "_random_generator" in vars(layer):
-      own_seed = tf.random.experimental.stateless_fold_in(seed, place)
-      yield vars(layer), "_random_generator", _StatelessGenerator(own_seed)
 
 
 def _trace(model: functional.Model, name: str, *, training: bool) -> Any:
@@ -382,7 +265,7 @@ def _trace(model: functional.Model, name: str, *, training: bool) -> Any:
 def _check_pure(traced: Any, name: str) -> None:
   """What the graph takes from outside, or draws by itself, is an error now."""
   stateful = graphs.drawing_operations(traced.graph.as_graph_def())
-  captured = [t for t in traced.captured_inputs if _is_eager(t)]
+  captured = [t for t in traced.captured_inputs if keras_exchange.is_eager(t)]
   is_variable = any(t.dtype == tf.resource for t in captured)
   if is_variable or stateful:
     what = "a variable" if is_variable else f"the stateful operation {stateful[0]}"
