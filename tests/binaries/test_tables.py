@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import programs
 import pytest
 
 
@@ -71,8 +72,10 @@ def test_list_needs_no_data(tmp_path):
 
 
 def test_state_of_a_folder_that_is_none_gets_one_sentence(tmp_path):
-  command = [sys.executable, "binaries/state_of_results.py", f"--results={tmp_path}"]
-  done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+  command = [sys.executable, str(programs.ROOT / "binaries/state_of_results.py")]
+  options = dict(cwd=tmp_path, capture_output=True, text=True, timeout=120)
+  done = subprocess.run(command, **options)
   assert done.returncode == 2 and done.stderr.count("\n") == 1
-  assert "why.csv must be a CSV file with the columns" in done.stderr
+  said = f"{tmp_path}/results/why.csv must be a CSV file with the columns"
+  assert done.stderr.startswith(said)
   assert list(tmp_path.iterdir()) == []
