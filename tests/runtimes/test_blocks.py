@@ -296,6 +296,54 @@ def test_sizes_inside_the_work_may_depend_on_values(few_are_enough, monkeypatch)
     assert sizes == [1] * 5
 
 
+def _map_twice(work):
+  """A computation of clients' numbers: `work`, of three or more equal ones."""
+  draw = tff.tensorflow.computation(
+    lambda n: tf.fill([tf.maximum(n - n + 3, 3)], tf.cast(n, tf.float32)), np.int32
+  )
+  work = tff.tensorflow.computation(work, tff.TensorType(np.float32, [None]))
+
+  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+  def compute(numbers):
+    return tff.federated_map(work, tff.federated_map(draw, numbers))
+
+  return compute
+
+
+def test_client_whose_vectorised_form_fails_is_done_without(few_are_enough):
+  """TensorFlow runs a choice within a choice over nobody too, where a slice fails."""
+
+  def work(values):
+    row = tf.reshape(values[:3], [3])
+
+    def choose():
+      place = tf.cast(row[:1], tf.int32)
+      return tf.cond(row[0] > 9, lambda: row * tf.slice(row, place, [1]), lambda: row)
+
+    return tf.cond(row[0] > 0, choose, lambda: row - 1)
+
+  with tff_algos.create_runtime():
+    found = _map_twice(work)([3, -1, 5, 0, 2])
+  np.testing.assert_array_equal(found, [[3] * 3, [-2] * 3, [5] * 3, [-1] * 3, [2] * 3])
+
+
+def test_what_no_vectorised_form_takes_is_left_to_one_client_after_another(
+  few_are_enough, monkeypatch
+):
+  plans, original = [], blocks.plan
+  monkeypatch.setattr(
+    blocks, "plan", lambda *a, **k: plans.append(original(*a, **k)) or plans[-1]
+  )
+
+  def work(values):  # A size of 64 bits, which TensorFlow's form of Fill joins with 32.
+    return tf.fill(tf.constant([2], tf.int64), values[0])
+
+  with tff_algos.create_runtime():
+    found = _map_twice(work)([1, 3, 2])
+  np.testing.assert_array_equal(found, [[1, 1], [3, 3], [2, 2]])
+  assert plans == [None]
+
+
 def test_sums_do_not_depend_on_how_many_could_be_a_block(few_are_enough):
   """In the first round blocks come down to one client; the second begins with one."""
   draw = tff.tensorflow.computation(

@@ -175,6 +175,66 @@ def test_vectorised_choice_between_branches(takes):
     np.testing.assert_array_equal(part, tf.stack(parts))
 
 
+@pytest.mark.parametrize("takes", ["TTT", "FFF", "TFT"])
+@pytest.mark.parametrize("is_otherwise", [False, True])
+def test_branch_that_nobody_takes_is_not_run(takes, is_otherwise):
+  """TensorFlow runs it over nobody, where many an operation fails."""
+  matrix = _draw(4, 4)
+  values = _draw(3, 2, 4)
+
+  def multiply(x):  # By one matrix for all.
+    return x @ tf.constant(matrix)
+
+  def work(taken, x):
+    branches = [lambda: multiply(x), lambda: x]
+    return tf.cond(taken, *(branches[::-1] if is_otherwise else branches))
+
+  taken = np.array([letter == "T" for letter in takes])
+  found = tf.function(_all_at_once(work))(tf.constant(taken), tf.constant(values))
+  is_multiplied = (taken != is_otherwise)[:, np.newaxis, np.newaxis]
+  expected = np.where(is_multiplied, values @ matrix, values)
+  np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64])
+@pytest.mark.parametrize("is_shared", [False, True])
+@pytest.mark.parametrize("option", ["transpose_a", "transpose_b", None])
+def test_vectorised_product_transposes_without_conjugating(dtype, is_shared, option):
+  a, b = _draw(5, 3, 3).astype(dtype), _draw(4, 3, 3)[:3].astype(dtype)
+  if dtype == np.complex64:
+    a, b = a + 1j * a[::-1], b - 2j * b[::-1]
+  a, options = a[:3], {option: True} if option else {}
+  turned_a = a.swapaxes(1, 2) if option == "transpose_a" else a
+  turned_b = b.swapaxes(1, 2) if option == "transpose_b" else b
+  if is_shared:
+    given, work = [a], lambda x: tf.linalg.matmul(x, tf.constant(b[0]), **options)
+    expected = turned_a @ turned_b[0]
+  else:
+    given, work = [a, b], lambda x, y: tf.linalg.matmul(x, y, **options)
+    expected = turned_a @ turned_b
+  found = tf.function(_all_at_once(work))(*map(tf.constant, given))
+  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (2, 3, 4), (2, 3, 4, 4), (2, 3, 3, 3, 3)])
+def test_vectorised_bias_is_of_the_channels_before_the_rest(shape):
+  values, biases = _draw(3, *shape), _draw(3, 3)
+
+  def work(x, bias):
+    return tf.nn.bias_add(x, bias, "NCHW" if len(shape) > 2 else None)
+
+  expected = values + biases.reshape(3, 1, 3, *[1] * (len(shape) - 2))
+  found = tf.function(_all_at_once(work))(*map(tf.constant, (values, biases)))
+  np.testing.assert_array_equal(found, expected)
+
+
+def test_vectorised_places_of_the_largest_are_of_the_type_that_is_asked_for():
+  work = _all_at_once(lambda row: tf.math.top_k(row, 2, index_type=tf.int64).indices)
+  found = tf.function(work)(tf.constant([[3, 9, 4], [7, 1, 8]]))
+  assert found.dtype == tf.int64
+  np.testing.assert_array_equal(found, [[1, 2], [2, 0]])
+
+
 def test_choices_within_choices_are_traced_as_often_as_by_tensorflow():
   """Once more for the outermost; four times at each level would be 256 times."""
 

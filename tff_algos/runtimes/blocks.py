@@ -17,6 +17,7 @@ The rule, which looks at the computation, and at whether clients work on GPUs:
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 import sys
@@ -37,6 +38,8 @@ from tff_algos.runtimes import (
   vectorised_forms,
 )
 from tff_algos.runtimes.planning import Node
+
+_LOG = logging.getLogger(__name__)
 
 # Of a block. More gain nothing where all have as many examples; fewer leave too few that
 # have.
@@ -100,6 +103,7 @@ class Blocks:
     self,
     readings: list[Node],
     work: planning.Step,
+    alone: planning.Step,
     is_given: Callable[[Node], bool],
     block_size: Callable[[int], int],
   ):
@@ -109,7 +113,7 @@ class Blocks:
     # are a block all the same: what is added up together must not depend on that.
     self._most = sys.maxsize
     self._reading = planning.Step(readings, is_given)
-    self._work = work
+    self._work, self._alone = work, alone
     self.requested = work.requested
     self._shapes = [s for n in readings for s in values.specs_of(n.type)]
     self.inputs = list(
@@ -150,7 +154,7 @@ class Blocks:
       # Of the second kind are sizes that depend on values, which differ from client to
       # client, besides what is wrong with one.
       if clients == 1:
-        raise
+        return self._run_alone(shared, own)
     first, second = (
       self.run(shared, {n: [leaf[these] for leaf in own[n]] for n in own})
       for these in (slice(half), slice(half, None))
@@ -179,6 +183,18 @@ class Blocks:
       node: [tf.gather(tf.concat(parts, 0), places) for parts in zip(*each)]
       for node, *each in zip(self.requested, *batches)
     }
+
+  def _run_alone(
+    self, shared: Mapping[Node, list[tf.Tensor]], own: Mapping[Node, list[tf.Tensor]]
+  ) -> dict[Node, list[tf.Tensor]]:
+    """The work of the one client of a block, whose vectorised form has failed.
+
+    For no others, though it costs less: which clients of a block are by themselves
+    depends on what was run before, and results, to the last bit, must not.
+    """
+    leaves = {n: [leaf[0] for leaf in own[n]] for n in own}
+    results = self._alone.run({**shared, **leaves})
+    return {n: [leaf[tf.newaxis] for leaf in results[n]] for n in results}
 
   def _run_alike(
     self,
@@ -290,10 +306,10 @@ class Blocks:
 
 
 def plan(
-  requested: list[Node], is_given: Callable[[Node], bool], *, on_gpu: bool
+  one_by_one: planning.Step, is_given: Callable[[Node], bool], *, on_gpu: bool
 ) -> Optional[Blocks]:
-  """The vectorised form of a clients' step; None where the rule is against it."""
-  limits = ON_GPU if on_gpu else ON_CPU
+  """The vectorised form of a client's step; None where the rule is against it."""
+  limits, requested = ON_GPU if on_gpu else ON_CPU, one_by_one.requested
   nodes = planning.reachable(requested, is_given)
   readings = planning.readings_of(nodes)
   ends = [*requested, *(n for n in nodes if is_given(n))]
@@ -314,7 +330,13 @@ def plan(
   def block_size(num_clients: int) -> int:
     return limits.block_size(num_clients, num_bytes)
 
-  return Blocks(readings, work, is_given, block_size)
+  made = Blocks(readings, work, one_by_one, is_given, block_size)
+  try:
+    made.prepare()
+  except Exception as error:  # Of any kind: a vectorised form does not take its inputs.
+    _LOG.info("Clients work one after another, as their work has no form: %s", error)
+    return None
+  return made
 
 
 def stack(node: Node, of_clients: list[list[Any]]) -> list[tf.Tensor]:

@@ -85,14 +85,14 @@ class Level:
     self._in_blocks: dict[bool, Optional[blocks.Blocks]] = {}
 
   def work_of(self, num_clients: int, *, on_gpu: bool) -> Step | blocks.Blocks:
-    """How so many clients work: one by one or in blocks; not traced yet."""
+    """How so many clients work: one by one or in blocks."""
     limits = blocks.ON_GPU if on_gpu else blocks.ON_CPU
     with self._planning:
       if num_clients < limits.fewest_clients:
         return self._one_by_one
       if on_gpu not in self._in_blocks:
         self._in_blocks[on_gpu] = blocks.plan(
-          self.at_clients, self._is_given, on_gpu=on_gpu
+          self._one_by_one, self._is_given, on_gpu=on_gpu
         )
       return self._in_blocks[on_gpu] or self._one_by_one
 

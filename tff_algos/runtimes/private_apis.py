@@ -215,11 +215,12 @@ def add_vectorised_form(operation: str, form: Callable[[Any], Any]) -> None:
     RegisterPFor(operation)(form)
 
 
-def forms_where_all_take_the_first() -> dict[str, Callable[[Any], Any]]:
+def forms_where_all_take_the_same() -> dict[str, Callable[[Any], Any]]:
   """Forms of `If` and `StatelessIf` for conditions that differ, but seldom.
 
   TensorFlow's own gather the inputs of those that take either branch and put the results
-  together again, three passes over all of them. Not for choices within a choice, whose
+  together again, three passes over all of them; and run a branch that nobody takes too,
+  over nobody, in which many an operation fails. Not for choices within a choice, whose
   branches would be traced four times at each level. After an upgrade: whether TensorFlow
   still does so where all take the same.
   """
@@ -232,14 +233,22 @@ def forms_where_all_take_the_first() -> dict[str, Callable[[Any], Any]]:
       if within:
         return own_form(inputs)
       condition, *rest = inputs.inputs
-      is_taken = wrap(tf.constant(True), False)
-      for_all = type(inputs)(inputs.pfor, inputs.op, [is_taken, *rest])
+
+      def of_all(is_taken: bool) -> Any:
+        chosen = wrap(tf.constant(is_taken), False)
+        return type(inputs)(inputs.pfor, inputs.op, [chosen, *rest])
+
+      def outputs_of(given: Any) -> Callable[[], list[Any]]:
+        return lambda: [output.t for output in own_form(given)]
+
       within.append(operation)
       try:
         outputs = tf.cond(
           tf.reduce_all(condition.t),
-          lambda: [output.t for output in own_form(for_all)],
-          lambda: [output.t for output in own_form(inputs)],
+          outputs_of(of_all(True)),
+          lambda: tf.cond(
+            tf.reduce_any(condition.t), outputs_of(inputs), outputs_of(of_all(False))
+          ),
         )
       finally:
         within.pop()

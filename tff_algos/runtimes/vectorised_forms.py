@@ -57,6 +57,33 @@ def _squeeze(pfor_input: Any) -> Any:
   return private_apis.stacked(tf.reshape(value, [tf.shape(value)[0], *kept]))
 
 
+# TensorFlow's takes adjoints of the matrices of two clients for transposes.
+def _matmul(of_tensorflow: Callable[[Any], Any]) -> Callable[[Any], Any]:
+  def form(pfor_input: Any) -> Any:
+    if not (pfor_input.input(0).is_stacked and pfor_input.input(1).is_stacked):
+      return of_tensorflow(pfor_input)
+    product = tf.matmul(
+      pfor_input.stacked_input(0),
+      pfor_input.stacked_input(1),
+      transpose_a=pfor_input.get_attr("transpose_a"),
+      transpose_b=pfor_input.get_attr("transpose_b"),
+    )
+    return private_apis.stacked(product)
+
+  return form
+
+
+# TensorFlow's takes all that have their channels before the rest for pictures.
+def _bias_add(of_tensorflow: Callable[[Any], Any]) -> Callable[[Any], Any]:
+  def form(pfor_input: Any) -> Any:
+    is_behind = pfor_input.get_attr("data_format") == b"NHWC"
+    if not is_behind and pfor_input.op.inputs[0].shape.rank != 4:
+      raise private_apis.NoVectorisedFormError("These are no pictures.")
+    return of_tensorflow(pfor_input)
+
+  return form
+
+
 # TensorFlow's pads with 0, whatever it is told.
 def _pad(pfor_input: Any) -> Any:
   paddings = pfor_input.unstacked_input(1)
@@ -97,6 +124,7 @@ def _top_k(pfor_input: Any) -> list[Any]:
     pfor_input.stacked_input(0),
     pfor_input.unstacked_input(1),
     sorted=pfor_input.get_attr("sorted"),
+    index_type=pfor_input.get_attr("index_type"),
   )
   return [private_apis.stacked(part) for part in found]
 
@@ -135,7 +163,12 @@ FORMS_FOR_OWN_INPUTS: Mapping[str, tuple[Optional[int], Callable[[Any], Any]]] =
   "PadV2": (None, _pad),
   "Roll": (None, _roll),
   "Squeeze": (0, _squeeze),
-  **{n: (0, form) for n, form in private_apis.forms_where_all_take_the_first().items()},
+  **{
+    name: (None, ours(form))
+    for ours, name in ((_bias_add, "BiasAdd"), (_matmul, "MatMul"))
+    for form in private_apis.forms_of_tensorflow([name]).values()
+  },
+  **{n: (0, form) for n, form in private_apis.forms_where_all_take_the_same().items()},
   **{
     name: (None, _in_own_segments(form))
     for name, form in private_apis.forms_of_tensorflow(
