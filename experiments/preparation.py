@@ -11,7 +11,7 @@ from experiments.config import Config, make_hparams
 from experiments.run_folder import fingerprints
 from experiments.run_folder.folder import differences
 from tasks import registry as tasks_registry
-from tff_algos import durable_files, hyper_parameters
+from tff_algos import hyper_parameters
 from tff_algos.aggregators import table as aggregators
 from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.errors import DamagedError, InputError
@@ -95,23 +95,16 @@ def load(config: Config) -> tasks_registry.LoadedTask:
   Raises:
     InputError: The data or the model cannot be used.
   """
-  try:
-    return tasks_registry.load(
-      tasks_registry.get(config.task),
-      data_dir=config.data_dir,
-      cache_dir=os.path.expanduser(config.cache_dir),
-      partition=config.partition,
-      num_clients=config.num_clients,
-      partition_seed=config.partition_seed,
-      model_seed=config.seed,
-      loss_epsilon=config.loss_epsilon,
-    )
-  except OSError as error:  # Of the user's files.
-    if error.errno in durable_files.DISK_ERRORS:
-      raise
-    # What a loader or a library raises may be no error of the system.
-    said = " ".join(str(error.strerror or error).split()) or type(error).__name__
-    raise InputError(f"{error.filename or config.task}: {said.rstrip('.')}.") from error
+  return tasks_registry.load(
+    tasks_registry.get(config.task),
+    data_dir=config.data_dir,
+    cache_dir=os.path.expanduser(config.cache_dir),
+    partition=config.partition,
+    num_clients=config.num_clients,
+    partition_seed=config.partition_seed,
+    model_seed=config.seed,
+    loss_epsilon=config.loss_epsilon,
+  )
 
 
 def build(

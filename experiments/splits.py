@@ -65,7 +65,8 @@ def run(request: Request) -> None:
   }
   folder.check({"flags": settings})
   cache_dir = os.path.expanduser(request.cache_dir)
-  data = dataset_lib.check(task.load_data(request.data_dir, cache_dir))
+  with loading.reading(task):
+    data = dataset_lib.check(task.load_data(request.data_dir, cache_dir))
   drawn = []
   for spec in specs:
     split = loading.split_over_clients(data, spec, num_clients, request.partition_seed)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
@@ -57,27 +59,42 @@ def load(
   from tff_algos.models import functional, keras
 
   _check_name(task.name)
-  data = dataset_lib.check(task.load_data(data_dir, cache_dir))
-  split = split_over_clients(data, partition, num_clients, partition_seed)
-  spec = functional.ExampleSpec(
-    x=tf.TensorSpec(data.train_x.shape[1:], data.train_x.dtype),
-    y=tf.TensorSpec(data.train_y.shape[1:], tf.int32),
-  )
-  keras_model = task.build_keras_model(data.train_x.shape[1:], data.num_classes)
-  if not task.is_pretrained:
-    keras.reinitialize(keras_model, model_seed)
-  model = make_model(task, keras_model, spec, loss_epsilon)
-  _check_outputs(model, data)
-  return LoadedTask(
-    model=model,
-    clients=_put_on_disk(task, data, split, spec, cache_dir),
-    test_x=data.test_x,
-    test_y=data.test_y,
-    class_counts=partitions.class_counts(split, data.train_y, data.num_classes),
-    left_over=len(split.left_over),
-    note=data.note,
-    layers=layers.describe_layers(keras_model),
-  )
+  with reading(task):
+    data = dataset_lib.check(task.load_data(data_dir, cache_dir))
+    split = split_over_clients(data, partition, num_clients, partition_seed)
+    spec = functional.ExampleSpec(
+      x=tf.TensorSpec(data.train_x.shape[1:], data.train_x.dtype),
+      y=tf.TensorSpec(data.train_y.shape[1:], tf.int32),
+    )
+    keras_model = task.build_keras_model(data.train_x.shape[1:], data.num_classes)
+    if not task.is_pretrained:
+      keras.reinitialize(keras_model, model_seed)
+    model = make_model(task, keras_model, spec, loss_epsilon)
+    _check_outputs(model, data)
+    return LoadedTask(
+      model=model,
+      clients=_put_on_disk(task, data, split, spec, cache_dir),
+      test_x=data.test_x,
+      test_y=data.test_y,
+      class_counts=partitions.class_counts(split, data.train_y, data.num_classes),
+      left_over=len(split.left_over),
+      note=data.note,
+      layers=layers.describe_layers(keras_model),
+    )
+
+
+@contextlib.contextmanager
+def reading(task: Task) -> Iterator[None]:
+  """Has what is wrong with the user's files be one sentence, an `InputError`."""
+  try:
+    yield
+  except OSError as error:
+    if error.errno in durable_files.DISK_ERRORS:
+      raise
+    # What a loader or a library raises may be no error of the system.
+    said = " ".join(str(error.strerror or error).split()) or type(error).__name__
+    place = error.filename or f"the task {task.name}"
+    raise InputError(f"{place}: {said.rstrip('.')}.") from error
 
 
 def make_model(

@@ -24,6 +24,7 @@ from tff_algos import durable_files
 from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.client_data import Examples
 from tff_algos.errors import InputError
+from tff_algos.models import functional
 from tff_algos.privacy import gradient_inversion
 from tff_algos.privacy.gradient_inversion import InversionHparams, Inverted
 from tff_algos.runtimes import in_process
@@ -111,6 +112,9 @@ def prepare(request: Request) -> Prepared:
   task = tasks_registry.get(request.task)
   rows = [algorithms_registry.get(name) for name in request.algorithms]
   all_hparams = [_hparams(row, task, request.hparams.get(row.name, {})) for row in rows]
+  manifest = {}
+  if request.run is not None:
+    manifest = _manifest_of(request.run, request.task)
   loaded = tasks_registry.load(
     task,
     data_dir=request.data_dir,
@@ -119,6 +123,8 @@ def prepare(request: Request) -> Prepared:
     num_clients=task.num_clients,
     partition_seed=0,
     model_seed=request.seed,
+    # Clients of the run train on its loss.
+    loss_epsilon=manifest.get("flags", {}).get("loss_epsilon", 0.0),
   )
   if loaded.test_x.dtype != np.uint8:
     raise InputError(f"{request.task} is no task of pictures: choose another.")
@@ -130,16 +136,21 @@ def prepare(request: Request) -> Prepared:
   model = loaded.model
   weights, rounds = RunWeights(model.initial_weights, 0)
   if request.run is not None:
-    weights, rounds = _weights_of(request.run, request.task, loaded)
+    check_model(request.run, manifest, loaded)
+    weights, rounds = newest_weights(request.run, manifest, model)
   # As all of them, so that more pictures are those of before and others.
   order = seeds.generator(request.seed, "inverted pictures").permutation(
     len(loaded.test_y)
   )
   examples = order[: request.num_examples]
-  x, y = model.preprocess(loaded.test_x[examples]).numpy(), loaded.test_y[examples]
+  x, y = loaded.test_x[examples].astype(np.float32) / 255, loaded.test_y[examples]
   spec = model.example_spec
   as_float = tf.TensorSpec(spec.x.shape, tf.float32)
-  attacked = dataclasses.replace(model, example_spec=spec._replace(x=as_float))
+  attacked = dataclasses.replace(
+    model,
+    example_spec=spec._replace(x=as_float),
+    preprocess=_of_brightness(model.preprocess, loaded.test_x[examples], x),
+  )
   population = dict(
     num_clients=len(loaded.clients),
     num_examples=int(loaded.clients.num_examples.sum()),
@@ -170,15 +181,38 @@ def prepare(request: Request) -> Prepared:
   return Prepared(loaded.note, made_of, rounds, examples, x, y, victims)
 
 
-def _weights_of(run: str, task: str, loaded: tasks_registry.LoadedTask) -> RunWeights:
+def _of_brightness(
+  preprocess: Callable[..., tf.Tensor], stored: np.ndarray, x: np.ndarray
+) -> Callable[..., tf.Tensor]:
+  """The task's preprocess, of pictures in 0..1, which is what is searched for."""
+  if preprocess is functional.scale_pictures:
+    return preprocess  # It leaves them as they are.
+
+  def made(pictures: tf.Tensor) -> tf.Tensor:
+    return preprocess(255 * pictures)
+
+  pictures = tf.constant(x)
+  with tf.GradientTape() as tape:
+    tape.watch(pictures)
+    found = made(pictures)
+  is_same = np.allclose(found, preprocess(stored), rtol=1e-5, atol=1e-5)
+  if not is_same or tape.gradient(found, pictures) is None:
+    raise InputError(
+      "The task's preprocess must be a differentiable function of the pixels 0..255, of "
+      "floats too, for the attack goes back through it: write it without casts to "
+      "integers, or attack a task without it."
+    )
+  return made
+
+
+def _manifest_of(run: str, task: str) -> dict[str, Any]:
   manifest = read_manifest(run, "give a run's folder")
   found = manifest.get("flags", {}).get("task")
   if found != task:
     raise InputError(
       f"{run} holds a run of the task {found}, not of {task}: name its own task."
     )
-  check_model(run, manifest, loaded)
-  return newest_weights(run, manifest, loaded.model)
+  return manifest
 
 
 def _hparams(row, task, given: Mapping[str, Any]):

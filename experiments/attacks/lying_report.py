@@ -74,9 +74,10 @@ def write(
     writer = csv.DictWriter(f, list(lines[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(lines)
+  last_rounds = min(settings["last_rounds"], settings["rounds"])
   text = (
     f"# Lying clients\n\nTask {what}.\n\n"
-    f"Test accuracy in %, the mean of the last {settings['last_rounds']} rounds and of "
+    f"Test accuracy in %, the mean of the last {last_rounds} rounds and of "
     "the seeds:\n\n"
     f"{_table(runs, attacks, _accuracy)}\n\n"
     "Messages that were dropped in a run, and in brackets the rounds of which none was "
@@ -192,4 +193,4 @@ def draw(path: str, runs: Sequence[Run], attacks: Sequence[str], what: str) -> N
     bottom.set_xlabel("test accuracy (%)")
   frames[0][0].invert_yaxis()
   picture.suptitle(what, fontsize="medium")
-  picture.savefig(path, dpi=120)
+  durable_files.save_picture(picture, path)

@@ -201,6 +201,8 @@ def _find_odd_picture(builder: tfds.ImageFolder) -> str:
     )
     for example in undecoded:
       name = example["image/filename"].numpy().decode()
+      if example["image"].numpy().startswith(b"GIF8"):
+        return f"{name} is a GIF, whatever its name: make it a PNG or a JPEG."
       try:
         picture = tf.image.decode_image(
           example["image"], channels=3, expand_animations=False

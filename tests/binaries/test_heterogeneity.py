@@ -75,6 +75,15 @@ def test_sizes_of_sequences_are_of_examples(run, tmp_path):
   assert sizes == [4, 4, 4]
 
 
+def test_file_that_a_loader_lacks_gets_one_sentence(run, tmp_path):
+  missing = _SEQUENCES.replace(
+    "x = np.ones((8, 5), np.int32)", "x = np.load('absent.npy')"
+  )
+  (tmp_path / "sequences.py").write_text(missing)
+  done = run(tmp_path / "out", "--task=sequences:task", "--num_clients=2")
+  assert (done.status, done.err) == (2, "absent.npy: No such file or directory.\n")
+
+
 @pytest.mark.parametrize(
   "wrong, said",
   [

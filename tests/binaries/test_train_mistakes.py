@@ -136,7 +136,7 @@ _MISTAKES = {
   ),
   "loader's error without a number": (
     ["--task=own_tasks:damaged"],
-    ["own_tasks:damaged: the archive's checksum is wrong."],
+    ["the task own: the archive's checksum is wrong."],
   ),
   "no task": (["--task=own_tasks:not_a_task"], ["tasks.registry.Task"]),
   "batch normalization": (["--task=own_tasks:batch_norm"], ["GroupNormalization"]),

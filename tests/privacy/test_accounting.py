@@ -111,6 +111,8 @@ def test_mechanism_of_a_process_counts_the_releases_of_all_rounds(rounds, releas
     (1.0, 1, 1.0),
     (1.0, 1, -1e-5),
     (1.0, 1, math.nan),
+    (1.0, math.inf, 1e-5),
+    (1.0, math.nan, 1e-5),
     # Also where the answer would not depend on it.
     (1.0, 0, 0.0),
     (0.0, 1, 2.0),

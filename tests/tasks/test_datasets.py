@@ -633,6 +633,13 @@ def test_picture_folder_names_a_file_that_is_no_picture(folder):
     picture_folder.load(folder)
 
 
+def test_picture_folder_names_a_gif_of_another_name(folder):
+  picture = np.zeros((2, 2, 3), np.uint8)
+  Image.fromarray(picture).save(folder / "train/bee/0.jpg", format="gif")
+  with pytest.raises(InputError, match=r"train/bee/0.jpg is a GIF, whatever its name"):
+    picture_folder.load(folder)
+
+
 @pytest.mark.parametrize("name", ["3.bmp", "3.GIF", "3.webp"])
 def test_picture_folder_leaves_no_picture_out(folder, name):
   """Of a class that has others, or of one that has no others and would be empty."""

@@ -149,7 +149,7 @@ def test_initial_weights_are_those_of_the_model_seed_alone(tmp_path):
   assert all(not np.array_equal(first[k], other[k]) for k in kernels)
 
 
-@pytest.mark.parametrize("error", [OSError("no space left"), KeyboardInterrupt()])
+@pytest.mark.parametrize("error", [OSError(28, "no space left"), KeyboardInterrupt()])
 def test_failed_start_leaves_no_half_written_folder(tmp_path, monkeypatch, error):
   write = client_data.write_clients
 
@@ -163,6 +163,15 @@ def test_failed_start_leaves_no_half_written_folder(tmp_path, monkeypatch, error
       _load(tmp_path)
   assert _files(tmp_path) == {}
   assert len(_load(tmp_path).clients) == 12
+
+
+def test_file_that_a_loader_lacks_is_named(tmp_path):
+  def load(data_dir, cache_dir):
+    return np.loadtxt(tmp_path / "absent.csv")
+
+  task = registry.get("digits_cnn")._replace(load_data=load)
+  with pytest.raises(InputError, match=r"absent\.csv not found\.$"):
+    _load(tmp_path / "cache", task)
 
 
 def test_two_starts_at_once_share_what_one_wrote(tmp_path, monkeypatch):

@@ -30,7 +30,7 @@ def epsilon(noise_multiplier: float, num_releases: int, delta: float) -> float:
   Raises:
     InputError: An argument is out of range.
   """
-  is_whole = num_releases == int(num_releases)
+  is_whole = math.isfinite(num_releases) and num_releases == int(num_releases)
   if not (noise_multiplier >= 0 and num_releases >= 0 and is_whole and 0 < delta < 1):
     raise InputError(
       "noise_multiplier must be >= 0, num_releases a whole number >= 0 and delta in "

@@ -19,7 +19,10 @@ from experiments.run_folder.folder import read_manifest
 from tasks import registry as tasks_registry
 from tff_algos.client_data import Examples
 from tff_algos.errors import InputError
+from tff_algos.models import keras
 from tff_algos.privacy import gradient_inversion
+
+_DIGITS = tasks_registry.get("digits_cnn")
 
 
 def _request(tmp_path, **changes):
@@ -124,6 +127,7 @@ def test_of_a_run_its_newest_weights_are_attacked(in_process, tmp_path):
       rounds=2,
       run_dir=run_dir,
       cache_dir=cache_dir,
+      loss_epsilon=0.5,  # It is on the run's loss that its clients train.
     )
   )
   request = _request(tmp_path, algorithms=["fedavg"], hparams={}, run=run_dir)
@@ -137,6 +141,7 @@ def test_of_a_run_its_newest_weights_are_attacked(in_process, tmp_path):
     num_clients=task.num_clients,
     partition_seed=0,
     model_seed=1,  # The run's weights are to come from its checkpoint.
+    loss_epsilon=0.5,
   )
   model, seed = loaded.model, tf.constant([0, 0])
   weights, rounds = newest_weights(run_dir, read_manifest(run_dir, ""), model)
@@ -168,6 +173,59 @@ def test_of_a_run_its_newest_weights_are_attacked(in_process, tmp_path):
   sent = prepared.victims["fedavg"].send(Examples(x, y), seed)
   for part, gradient in zip(sent, tape.gradient(value, start)):
     np.testing.assert_allclose(part, -rate * gradient, rtol=1e-4, atol=1e-7)
+
+
+def _task_with(preprocess):
+  return _DIGITS._replace(
+    make_model=lambda net, spec: keras.from_keras(net, spec, preprocess=preprocess)
+  )
+
+
+def test_pictures_are_those_before_a_preprocess_of_the_tasks_own(
+  in_process, monkeypatch, tmp_path
+):
+  own = _task_with(tf.keras.layers.Rescaling(1 / 127.5, -1.0))
+  monkeypatch.setattr(inversion.tasks_registry, "get", lambda name: own)
+  load, loaded = tasks_registry.load, []
+
+  def keep(*args, **options):
+    loaded.append(load(*args, **options))
+    return loaded[-1]
+
+  monkeypatch.setattr(inversion.tasks_registry, "load", keep)
+  prepared = inversion.prepare(_request(tmp_path, algorithms=["fedavg"], hparams={}))
+  [task] = loaded
+  stored = task.test_x[prepared.examples]
+  np.testing.assert_allclose(prepared.x, stored / 255, rtol=1e-6)
+  x, y, seed = stored / np.float32(127.5) - 1, prepared.y, tf.constant([0, 0])
+  with tf.GradientTape() as tape:
+    start = [tf.constant(w) for w in task.model.initial_weights]
+    tape.watch(start)
+    logits = task.model.predict(start, tf.constant(x), False, seed)
+    value = tf.reduce_mean(task.model.example_losses(y, logits))
+  victim = prepared.victims["fedavg"]
+  examples = Examples(tf.constant(prepared.x), tf.constant(y, tf.int32))
+  for part, gradient in zip(victim.send(examples, seed), tape.gradient(value, start)):
+    expected = -victim.hparams.learning_rate * gradient
+    np.testing.assert_allclose(part, expected, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+  "preprocess",
+  [
+    lambda x: tf.cast(tf.cast(x, tf.int32), tf.float32) / 255,  # No derivative.
+    lambda x: (
+      tf.cast(x, tf.float32) / tf.as_dtype(x.dtype).size
+    ),  # Of floats something else.
+  ],
+)
+def test_preprocess_that_nothing_goes_back_through_is_refused(
+  monkeypatch, tmp_path, preprocess
+):
+  task = _task_with(preprocess)
+  monkeypatch.setattr(inversion.tasks_registry, "get", lambda name: task)
+  with pytest.raises(InputError, match="must be a differentiable function of the pixels"):
+    inversion.prepare(_request(tmp_path))
 
 
 def test_other_settings_are_refused_in_the_folder_of_results(finished):
