@@ -42,6 +42,10 @@ def _read_keras(path: str) -> Predict:
 
 
 def _write_saved_model(keras_model: tf.keras.Model, path: str) -> None:
+  for layer in keras_model._flatten_layers():
+    # Fused, oneDNN refuses it over several axes.
+    if isinstance(layer, tf.keras.layers.LayerNormalization):
+      layer._fused = False
   _save(signatures.predicting(keras_model), path)
 
 
@@ -107,8 +111,7 @@ def _use_convertible_operations(keras_model: tf.keras.Model) -> None:
 
 def _is_of_pictures(layer: tf.keras.layers.GroupNormalization) -> bool:
   shape = layer.input_shape
-  is_whole = layer.center and layer.scale and layer.axis in (-1, 3)
-  return is_whole and len(shape) == 4 and None not in shape[1:]
+  return layer.axis in (-1, 3) and len(shape) == 4 and None not in shape[1:]
 
 
 def _convert(exported: signatures.Exported, *, is_training: bool = False) -> bytes:
@@ -139,10 +142,12 @@ def _lite_predict(interpreter: Any, signature: str) -> Predict:
   [size, *_] = run.get_input_details()["inputs"]["shape_signature"]
 
   def predict(inputs: np.ndarray) -> np.ndarray:
-    if size == -1:
-      return run(inputs=inputs)["logits"]
-    batches = [inputs[k : k + size] for k in range(0, len(inputs), size)]
-    return np.concatenate([run(inputs=batch)["logits"] for batch in batches])
+    number = len(inputs) if size == -1 else size
+    batches = [inputs[k : k + number] for k in range(0, len(inputs), number)]
+    try:
+      return np.concatenate([run(inputs=batch)["logits"] for batch in batches])
+    except RuntimeError as error:  # The converter takes some that cannot be run.
+      raise _refused("one of Lite's", "saved_model", error) from error
 
   return predict
 

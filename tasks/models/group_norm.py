@@ -31,7 +31,10 @@ class GroupNorm(tf.keras.layers.GroupNormalization):
     x = tf.reshape(inputs, groups)
     mean, variance = tf.nn.moments(x, [1, 2, 4], keepdims=True)
     x = (x - mean) * tf.math.rsqrt(variance + self.epsilon)
-    return tf.reshape(x, [-1, height, width, channels]) * self.gamma + self.beta
+    x = tf.reshape(x, [-1, height, width, channels])
+    if self.scale:
+      x *= self.gamma
+    return x + self.beta if self.center else x
 
   def standard_layer(self, weights: list[Any]) -> tuple[tf.keras.layers.Layer, list[Any]]:
     """Keras's layer, for `tff_algos.to_keras`."""

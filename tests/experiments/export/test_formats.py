@@ -170,6 +170,45 @@ def test_the_check_reads_what_was_written(case, name):
   np.testing.assert_allclose(read(case.inputs), case.logits, rtol=1e-4, atol=1e-5)
 
 
+def _normalizing(layer, *shape: int) -> tf.keras.Model:
+  """Its weights are not those that it begins with."""
+  network = tf.keras.Sequential([_layers.Input(shape), layer, _layers.Flatten()])
+  draw = np.random.default_rng(0)
+  network.set_weights([draw.normal(size=w.shape) for w in network.get_weights()])
+  return network
+
+
+@pytest.mark.parametrize(
+  "layer, shape, name",
+  [
+    (lambda: _layers.LayerNormalization(axis=[1, 2]), (6, 4), "saved_model"),
+    (lambda: _layers.GroupNormalization(2, center=False), (4, 4, 6), "tflite"),
+    (lambda: _layers.GroupNormalization(3, scale=False), (4, 4, 6), "tflite"),
+    (lambda: _layers.GroupNormalization(3, scale=False), (4, 4, 6), "tflite_training"),
+  ],
+)
+def test_normalization_of_any_kind_is_exported(layer, shape, name, tmp_path):
+  network = _normalizing(layer(), *shape)
+  inputs = program.example_inputs(network, 5)
+  expected = network(inputs).numpy()
+  suffix, write, read = formats.FORMATS[name]
+  path = str(tmp_path / f"model{suffix}")
+  write(network, path)
+  for number in (5, 1):
+    found = read(path)(inputs[:number])
+    np.testing.assert_allclose(found, expected[:number], rtol=1e-4, atol=1e-5)
+
+
+def test_model_that_lite_takes_and_cannot_run_is_refused(monkeypatch, tmp_path):
+  network = _normalizing(_layers.GroupNormalization(2, axis=1), 4, 4, 6)
+  model = run_model.RunModel(network, "a run")
+  monkeypatch.setattr(run_model, "read", lambda run, **options: model)
+  out = str(tmp_path / "out.tflite")
+  with pytest.raises(InputError, match="choose --format=saved_model, not one of Lite's"):
+    program.run(program.Request("run", "tflite", out, False, None, None))
+  assert list(tmp_path.iterdir()) == []
+
+
 # --- Keras files ------------------------------------------------------------------------
 
 
