@@ -5,16 +5,15 @@ from __future__ import annotations
 import csv
 import dataclasses
 import os
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
-from matplotlib.figure import Figure
 
-from experiments import command_line, markdown
+from experiments import command_line
+from experiments.attacks import inversion_report
 from experiments.config import make_hparams
 from experiments.preparation import RunWeights, check_model, newest_weights
 from experiments.run_folder import fingerprints
@@ -32,7 +31,6 @@ from tff_algos.runtimes import runtime as runtimes
 from tff_algos.simulation import seeds
 
 _ROWS = "inversion.csv"
-_MOST_DRAWN = 32
 _COLUMNS = ("algorithm", "example", "label", "psnr", "ssim", "objective", "seconds")
 
 
@@ -271,15 +269,10 @@ def read_done(folder: RunFolder, config: dict[str, Any]) -> list[dict[str, str]]
 def _has_pictures(out: str, row: Mapping[str, str]) -> bool:
   try:
     for what in ("original", row["algorithm"]):
-      np.load(picture_path(out, what, int(row["example"])))
+      np.load(inversion_report.picture_path(out, what, int(row["example"])))
   except (OSError, ValueError, EOFError):
     return False
   return True
-
-
-def picture_path(out: str, what: str, example: int) -> str:
-  """Where the picture is that an algorithm gave away, or the "original"."""
-  return os.path.join(out, f"{what}_{example:06d}.npy")
 
 
 def attack(request: Request, prepared: Prepared, rows: list[dict[str, str]]) -> None:
@@ -310,7 +303,9 @@ def attack(request: Request, prepared: Prepared, rows: list[dict[str, str]]) -> 
       seconds=time.monotonic() - start,
     )
     for what, picture in (("original", original), (name, found.picture)):
-      with durable_files.new_file(picture_path(request.out, what, example)) as file:
+      with durable_files.new_file(
+        inversion_report.picture_path(request.out, what, example)
+      ) as file:
         np.save(file, picture)
     rows.append({k: str(v) for k, v in row.items()})
     _write_rows(request.out, rows)
@@ -327,46 +322,6 @@ def _write_rows(out: str, rows: Sequence[Mapping[str, str]]) -> None:
     writer = csv.DictWriter(f, _COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-
-
-def table(rows: Sequence[Mapping[str, str]], algorithms: Sequence[str]) -> str:
-  """The means of each algorithm's pictures as a Markdown table."""
-  head = ["algorithm", "pictures", "mean PSNR (dB)", "mean SSIM", "median seconds"]
-  lines = []
-  for name in algorithms:
-    own = [row for row in rows if row["algorithm"] == name]
-    psnr, ssim, seconds = (
-      [float(row[column]) for row in own] for column in ("psnr", "ssim", "seconds")
-    )
-    means = f"{statistics.fmean(psnr):.2f}", f"{statistics.fmean(ssim):.3f}"
-    lines.append([name, str(len(own)), *means, f"{statistics.median(seconds):.1f}"])
-  return markdown.table(head, lines, right=range(1, len(head)))
-
-
-def draw(
-  out: str, rows: Sequence[Mapping[str, str]], algorithms: Sequence[str], title: str
-) -> None:
-  """Draws grid.png: the originals, then a row for each algorithm with its PSNR.
-
-  Of many pictures the first `_MOST_DRAWN`.
-  """
-  examples = list(dict.fromkeys(int(row["example"]) for row in rows))[:_MOST_DRAWN]
-  psnr = {(row["algorithm"], int(row["example"])): float(row["psnr"]) for row in rows}
-  lines = ["original", *algorithms]
-  size = (1.2 + 1.35 * len(examples), 0.5 + 1.6 * len(lines))
-  figure = Figure(figsize=size, layout="constrained")
-  grid = figure.subplots(len(lines), len(examples), squeeze=False)
-  for line, axes_of_line in zip(lines, grid):
-    for example, axes in zip(examples, axes_of_line):
-      picture = np.load(picture_path(out, line, example))
-      pixels = picture[:, :, 0] if picture.shape[2] == 1 else picture
-      axes.imshow(pixels, cmap="gray", vmin=0, vmax=1)
-      axes.set(xticks=[], yticks=[])
-      if line != "original":
-        axes.set_xlabel(f"{psnr[line, example]:.1f} dB", fontsize=9)
-    axes_of_line[0].set_ylabel(line, fontsize=10)
-  figure.suptitle(title, fontsize=10)
-  durable_files.save_picture(figure, os.path.join(out, "grid.png"), dpi=150)
 
 
 def run(request: Request) -> None:
@@ -402,8 +357,8 @@ def _show(request: Request, prepared: Prepared, rows: list[dict[str, str]]) -> N
     f"{search.iterations:,} iterations, {search.distance}, TV weight "
     f"{search.tv_weight:g}, seed {request.seed}"
   )
-  text = table(shown, names)
-  draw(request.out, shown, names, what.replace(": ", "\n", 1))
+  text = inversion_report.table(shown, names)
+  inversion_report.draw(request.out, shown, names, what.replace(": ", "\n", 1))
   # Last, as fedreg_tables.py takes it for the sign that all is there.
   with durable_files.new_file(os.path.join(request.out, "inversion.md"), "w") as f:
     f.write(f"Pictures recovered from one local step on one picture; {what}.\n\n{text}\n")

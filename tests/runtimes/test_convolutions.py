@@ -252,10 +252,13 @@ def test_blocks_shrink_to_what_the_memory_holds(in_blocks, process, clients, mon
 def test_one_client_for_whom_there_is_no_memory_is_an_error(
   process, clients, monkeypatch
 ):
-  def run(self, shared, own):
+  """By the vectorised form, and without it."""
+
+  def run(self, *given):
     raise tf.errors.ResourceExhaustedError(None, None, "no more memory")
 
   monkeypatch.setattr(blocks.Blocks, "_run", run)
+  monkeypatch.setattr(planning.Step, "run", run)
   with pytest.raises(tf.errors.ResourceExhaustedError):
     _run(process, clients, monkeypatch, is_gpu=True)
 

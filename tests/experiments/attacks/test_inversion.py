@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from experiments import runner
-from experiments.attacks import inversion
+from experiments.attacks import inversion, inversion_report
 from experiments.config import make_config
 from experiments.preparation import newest_weights
 from experiments.run_folder.folder import read_manifest
@@ -101,7 +101,7 @@ def test_numbers_are_those_of_the_pictures(finished, read_table):
   out = str(folder / "out")
   for row in rows:
     original, found = (
-      np.load(inversion.picture_path(out, what, int(row["example"])))
+      np.load(inversion_report.picture_path(out, what, int(row["example"])))
       for what in ("original", row["algorithm"])
     )
     assert original.shape == (8, 8, 1) and original.max() == 1
