@@ -258,7 +258,7 @@ def test_one_client_for_whom_there_is_no_memory_is_an_error(
     raise tf.errors.ResourceExhaustedError(None, None, "no more memory")
 
   monkeypatch.setattr(blocks.Blocks, "_run", run)
-  monkeypatch.setattr(planning.Step, "run", run)
+  monkeypatch.setattr(blocks.Blocks, "_run_alone", run)
   with pytest.raises(tf.errors.ResourceExhaustedError):
     _run(process, clients, monkeypatch, is_gpu=True)
 
