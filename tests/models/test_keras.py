@@ -572,10 +572,7 @@ def test_weight_with_a_constraint_is_refused():
 @pytest.mark.parametrize(
   "policies, said",
   [
-    (
-      ("mixed_bfloat16", "mixed_bfloat16"),
-      "Layer 'hidden' .* bfloat16 of float32",
-    ),
+    (("mixed_bfloat16", "mixed_bfloat16"), "Layer 'hidden' .* bfloat16 of float32"),
     (("mixed_float16", "float32"), "Layer 'hidden' .* float16 of float32"),
     (("float32", "mixed_float16"), "Layer 'last' .* float16 of float32"),
     (("float64", "float64"), "'hidden/kernel:0' .* is float64: .* must be float32"),

@@ -62,6 +62,19 @@ def few_are_enough(monkeypatch):
   monkeypatch.setattr(blocks, "ON_CPU", blocks.ON_CPU._replace(fewest_clients=2))
 
 
+@pytest.fixture
+def plans(monkeypatch):
+  """What `blocks.plan` gives in this test."""
+  found, original = [], blocks.plan
+
+  def plan(*args, **settings):
+    found.append(original(*args, **settings))
+    return found[-1]
+
+  monkeypatch.setattr(blocks, "plan", plan)
+  return found
+
+
 def _run(process, clients, monkeypatch, *, in_blocks: bool, num_threads=2):
   fewest = 2 if in_blocks else 10**9
   monkeypatch.setattr(blocks, "ON_CPU", blocks.ON_CPU._replace(fewest_clients=fewest))
@@ -328,13 +341,8 @@ def test_client_whose_vectorised_form_fails_is_done_without(few_are_enough):
 
 
 def test_what_no_vectorised_form_takes_is_left_to_one_client_after_another(
-  few_are_enough, monkeypatch
+  few_are_enough, plans
 ):
-  plans, original = [], blocks.plan
-  monkeypatch.setattr(
-    blocks, "plan", lambda *a, **k: plans.append(original(*a, **k)) or plans[-1]
-  )
-
   def work(values):  # A size of 64 bits, which TensorFlow's form of Fill joins with 32.
     return tf.fill(tf.constant([2], tf.int64), values[0])
 
@@ -407,17 +415,13 @@ def _byte_sum(text):
   return tf.reduce_sum(tf.cast(tf.io.decode_raw(text, tf.uint8), tf.int32))
 
 
-def test_contents_of_different_lengths_are_decoded(few_are_enough, monkeypatch):
+def test_contents_of_different_lengths_are_decoded(few_are_enough, plans):
   """Those that were read, and strings that were given, of which each batch has one."""
   load = tff.tensorflow.computation(
     lambda n: tf.strings.reduce_join(tf.fill([n], "ab")), np.int32
   )
   total = tff.tensorflow.computation(
     lambda text, name: _byte_sum(text) + 1000 * _byte_sum(name), (np.str_, np.str_)
-  )
-  plans, original = [], blocks.plan
-  monkeypatch.setattr(
-    blocks, "plan", lambda *a, **k: plans.append(original(*a, **k)) or plans[-1]
   )
 
   @tff.federated_computation(

@@ -308,7 +308,10 @@ class Blocks:
 def plan(
   one_by_one: planning.Step, is_given: Callable[[Node], bool], *, on_gpu: bool
 ) -> Optional[Blocks]:
-  """The vectorised form of a client's step; None where the rule is against it."""
+  """The vectorised form of a client's step; None where there is to be none.
+
+  The rule may be against it, or TensorFlow's forms do not take what the work gives them.
+  """
   limits, requested = ON_GPU if on_gpu else ON_CPU, one_by_one.requested
   nodes = planning.reachable(requested, is_given)
   readings = planning.readings_of(nodes)
