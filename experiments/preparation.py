@@ -283,7 +283,8 @@ def newest_weights(
   process = process_of(run_dir, manifest, model)
   like = process.initialize()
   try:
-    restored = checkpoints.restore(os.path.join(run_dir, CHECKPOINTS), like)
+    folder = os.path.join(run_dir, CHECKPOINTS)
+    restored = checkpoints.restore(folder, like, types=process.state_types)
   except (OSError, InputError) as error:
     kind = DamagedError if isinstance(error, DamagedError) else InputError
     raise kind(f"{run_dir}: {error}") from error

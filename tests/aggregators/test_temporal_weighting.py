@@ -17,8 +17,9 @@ import tensorflow_federated as tff
 
 from tff_algos.aggregators.client_memory import ClientMemoryFactory, Contribution
 from tff_algos.aggregators.temporal_weighting import TemporalWeightingFactory
-from tff_algos.algorithms import fed_prox
+from tff_algos.algorithms import fed_prox, twafl
 from tff_algos.client_data import ClientInput
+from tff_algos.errors import InputError
 
 # n_k of K = 7 clients; the last one never takes part.
 _N = (3, 11, 1, 7, 20, 5, 2)
@@ -397,3 +398,30 @@ def test_refuses_what_averages_the_contributions(factory, name):
 def test_is_one_of_the_factories_whose_clients_remember():
   assert isinstance(_factory(), ClientMemoryFactory)
   assert isinstance(_factory(), tff.aggregators.UnweightedAggregationFactory)
+
+
+@pytest.mark.parametrize(
+  "around",
+  [
+    tff.learning.add_debug_measurements,
+    lambda factory: tff.aggregators.clipping_factory(1.0, factory),
+  ],
+)
+def test_no_other_factory_goes_around_it(around):
+  weights = tff.to_type(tuple(tff.TensorType(np.float32, s) for s in _SHAPES))
+  with pytest.raises(InputError, match="give one that sums as its sum_factory"):
+    around(_factory()).create(weights)
+
+
+@pytest.mark.parametrize("wrong", ["sum", tff.aggregators.SumFactory])
+def test_what_is_no_factory_of_sums_is_refused(wrong):
+  with pytest.raises(InputError, match="sum_factory must be an aggregation factory"):
+    _factory(sum_factory=wrong)
+
+
+@pytest.mark.parametrize("name", ["num_clients", "num_examples"])
+@pytest.mark.parametrize("wrong", [0, 2.5, "7", True, None])
+def test_numbers_of_clients_and_examples_are_whole(mlp, name, wrong):
+  population = {"num_clients": 7, "num_examples": 49, name: wrong}
+  with pytest.raises(InputError, match=f"^{name} must be "):
+    twafl.build_tefl(mlp.model, **population)

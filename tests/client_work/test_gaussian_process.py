@@ -169,6 +169,17 @@ def test_features_that_are_all_alike_are_no_trouble_in_float32():
   assert np.ptp(exact) < 0.02  # As near each other as the shares.
 
 
+@pytest.mark.parametrize("length", [1e-2, 1e-3, 1e-5])
+def test_a_feature_is_itself_at_any_length_scale_in_float32(length):
+  features, labels = _problem(9)
+  kernel = gaussian_process.Kernel(_SCALE, length)
+  single, double = (
+    gaussian_process.losses(tf.constant(features, t), tf.constant(labels), kernel, 0.01)
+    for t in (tf.float32, tf.float64)
+  )
+  np.testing.assert_allclose(single, double, rtol=1e-5)
+
+
 def test_features_of_length_0_have_a_gradient():
   features = tf.zeros([4, 3])
   with tf.GradientTape() as tape:

@@ -440,6 +440,35 @@ FAULTS = (
     ("tests/runtimes/test_vectorised_forms.py", "-k", "branches"),
   ),
   Fault(
+    "exchange: arrays of two lengths are laid over each other",
+    "tff_algos/templates/exchange.py",
+    "return tf.nest.pack_sequence_as(new, tf.nest.flatten(chosen))",
+    "return tf.nest.map_structure("
+    "lambda n, o: tf.where(num_clients > 0, n, o), new, old)",
+    ("tests/simulation/test_tree_aggregation.py",),
+  ),
+  Fault(
+    "array files: a state's arrays may not change their lengths",
+    "tff_algos/simulation/array_files.py",
+    "limit in (None, size)",
+    "limit == size",
+    ("tests/simulation/test_tree_aggregation.py",),
+  ),
+  Fault(
+    "Gaussian processes: rounding parts a feature from itself",
+    "tff_algos/client_work/gaussian_process.py",
+    "tf.linalg.set_diag(squares, nothing)",
+    "squares",
+    ("tests/client_work/test_gaussian_process.py",),
+  ),
+  Fault(
+    "client evaluation: the first step draws what the shuffle drew",
+    "tff_algos/simulation/client_evaluation.py",
+    "stateless_fold_in(steps_seed, number)",
+    "stateless_fold_in(seed, number)",
+    ("tests/simulation/test_client_evaluation.py", "-k", "shuffle_drew"),
+  ),
+  Fault(
     "seeds: those of a cohort are not those of its clients",
     "tff_algos/simulation/seeds.py",
     "itertools.permutations(range(4), 2)",

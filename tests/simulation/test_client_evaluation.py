@@ -318,3 +318,34 @@ def test_gaussian_process_of_two_far_clusters_is_certain(tmp_path):
   assert found["num_examples"].tolist() == [6, 3]
   # Of the one class that a client knows there is no doubt.
   assert found["loss"][0] < 0.2 and found["loss"][1] == 0
+
+
+def test_no_step_draws_what_the_shuffle_drew():
+  """Whose order would say something of what a model draws from its seed."""
+  seen = []
+
+  def predict(weights, x, training, seed):
+    del training
+    seen.append(seed.numpy().tolist())
+    return tf.matmul(x, weights[0]) + weights[1]
+
+  model = dataclasses.replace(_MODEL, predict=predict)
+  shuffles = []
+  original = tf.random.stateless_uniform
+
+  def draw(shape, seed, **options):
+    shuffles.append(seed.numpy().tolist())
+    return original(shape, seed, **options)
+
+  seed = tf.constant([3, 4])
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(tf.random, "stateless_uniform", draw)
+    local_training.batch_order(seed, tf.constant(3), 1)
+  examples = client_data.Examples(
+    tf.ones([3, *_MODEL.example_spec.x.shape]), tf.zeros([3], tf.int32)
+  )
+  personalization = client_evaluation.Personalization(3, 0.1)
+  weights = tuple(map(tf.constant, _weights()))
+  client_evaluation._personalize(model, weights, examples, personalization, seed)
+  assert len(seen) == 3 and len(shuffles) == 1
+  assert len({tuple(key) for key in seen + shuffles}) == 4

@@ -945,6 +945,21 @@ def test_process_of_tffs_has_no_training_loss_without_examples():
   assert np.isnan(found["train_loss"]) and found["num_examples"] == 0
 
 
+def test_measurements_that_are_no_numbers_are_left_out():
+  """Such as TFF's samples of the clients' metrics."""
+  sampled = dict(loss=[0.1, 0.2], current_round_metrics={"loss": [0.1]})
+  train = dict(sampled, accuracy=np.float32(0.5), each=np.zeros(3, np.float32))
+  found = measurements.of_training(dict(client_work=dict(train=train)))
+  assert found == {"train_accuracy": 0.5}
+
+
+@pytest.mark.parametrize(
+  "metrics", [(), {}, dict(client_work=()), dict(client_work=dict(eval=dict(loss=1.0)))]
+)
+def test_a_process_that_measures_no_training_has_no_such_columns(metrics):
+  assert measurements.of_training(metrics) == {}
+
+
 def test_clients_in_memory_are_the_same_clients(federation, process_of):
   process = process_of("fedavg")
   on_disk = loop.simulate(process, federation.clients, _settings(2))

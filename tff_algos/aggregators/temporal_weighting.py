@@ -14,7 +14,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.aggregators.client_memory import ClientMemoryFactory, Contribution
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, check_number
 from tff_algos.models.functional import Weights
 
 
@@ -60,6 +60,8 @@ class TemporalWeightingFactory(ClientMemoryFactory):
     Raises:
       InputError: `base` or `total_weight` is out of range, or `sum_factory` averages.
     """
+    check_number("base", base)
+    check_number("total_weight", total_weight)
     if not 1 <= base < math.inf:
       raise InputError(f"base must be finite and at least 1; found {base}.")
     if not 0 < total_weight < math.inf:
@@ -68,6 +70,12 @@ class TemporalWeightingFactory(ClientMemoryFactory):
       tff.aggregators.WeightedAggregationFactory,
       tff.aggregators.UnweightedMeanFactory,
     )
+    if not isinstance(
+      sum_factory, (tff.aggregators.UnweightedAggregationFactory, *averages, type(None))
+    ):
+      raise InputError(
+        f"sum_factory must be an aggregation factory of TFF; found {sum_factory!r}."
+      )
     if isinstance(sum_factory, averages):
       raise InputError(
         "sum_factory must sum what the clients add, like tff.aggregators.SumFactory(); "
@@ -104,7 +112,19 @@ class TemporalWeightingFactory(ClientMemoryFactory):
     return OrderedDict(sums=aged, sum=state["sum"])
 
   def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
-    """The process over contributions; its result is x, without their weight."""
+    """The process over contributions; its result is x, without their weight.
+
+    Raises:
+      InputError: `value_type` is none of contributions, as where another factory, such as
+        one that clips, is around this one.
+    """
+    if not isinstance(value_type, tff.StructWithPythonType) or (
+      value_type.python_container is not Contribution
+    ):
+      raise InputError(
+        "TemporalWeightingFactory sums what clients add, not their weights, so no other "
+        "aggregation factory goes around it: give one that sums as its sum_factory."
+      )
     sum_process = self._sum_factory.create(value_type)
 
     @tff.tensorflow.computation

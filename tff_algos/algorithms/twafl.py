@@ -21,7 +21,7 @@ from tff_algos.client_data import Examples
 from tff_algos.client_work import local_training, tree_math
 from tff_algos.client_work.model_update import ClientResult, model_update
 from tff_algos.distributors.partial_broadcast import PartialBroadcast
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, check_whole_number
 from tff_algos.hyper_parameters import HyperParameters, hparam
 from tff_algos.models.functional import Model, Weights
 from tff_algos.templates import composer, rounds
@@ -175,6 +175,8 @@ def _factory(
   # Here, as a class of TFF is its base, without which algorithms can be listed.
   from tff_algos.aggregators.temporal_weighting import TemporalWeightingFactory
 
+  check_whole_number("num_clients", num_clients, 1)
+  check_whole_number("num_examples", num_examples, 1)
   by_examples = hparams.client_weighting == "examples"
   if isinstance(hparams, _Temporal):
     changed = dict(

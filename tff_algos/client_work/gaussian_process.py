@@ -40,10 +40,25 @@ class Kernel(NamedTuple):
   length_scale: float
 
   def between(self, a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    """Features (n, d) and (m, d) -> (n, m)."""
+    """Features (n, d) and (m, d) -> (n, m).
+
+    In float32 two features look alike, or up to 5e-4 apart where they are alike, which
+    counts where `length_scale` is below about 0.01.
+    """
+    return self._of(self._half_squares(a, b))
+
+  def among(self, a: tf.Tensor) -> tf.Tensor:
+    """Features (n, d) -> (n, n), each with itself exactly `output_scale`."""
+    squares = self._half_squares(a, a)
+    nothing = tf.zeros_like(tf.linalg.diag_part(squares))
+    return self._of(tf.linalg.set_diag(squares, nothing))
+
+  def _half_squares(self, a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    """|u - v|^2 / 2 of vectors of length 1, which rounding may take below 0."""
     u, v = (tf.math.l2_normalize(x, axis=-1) for x in (a, b))
-    # |u - v|^2 / 2 of vectors of length 1.
-    half_squares = 1.0 - tf.matmul(u, v, transpose_b=True)
+    return tf.maximum(1.0 - tf.matmul(u, v, transpose_b=True), 0.0)
+
+  def _of(self, half_squares: tf.Tensor) -> tf.Tensor:
     return self.output_scale * tf.exp(-half_squares / self.length_scale**2)
 
 
@@ -143,6 +158,6 @@ def _regressions(
   # target_ic - log(p_c), whose mean over i and c is taken away too.
   centred = tf.math.log(alpha) - (0.5 * noise + log_shares)
   residuals = tf.transpose(centred - tf.reduce_mean(centred))
-  covariance = kernel.between(features, features)
+  covariance = kernel.among(features)
   noisy = covariance + tf.linalg.diag(tf.transpose(noise))
   return _Regressions(classes, log_shares, residuals, tf.linalg.cholesky(noisy))

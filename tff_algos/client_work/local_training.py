@@ -82,6 +82,11 @@ class LocalResult(NamedTuple):
   carry: Any
 
 
+def seed_of_steps(seed: tf.Tensor) -> tf.Tensor:
+  """What steps fold their numbers into, int32 (2,), so that none is that of a shuffle."""
+  return tf.random.experimental.stateless_fold_in(seed, _STEP)
+
+
 def batch_order(seed: tf.Tensor, num_examples: tf.Tensor, epochs: int) -> tf.Tensor:
   """The order in which examples are met: int32 (epochs, n), a shuffle for each epoch."""
   keys = tf.random.stateless_uniform(
@@ -164,7 +169,7 @@ def train_client(
     step: tf.Tensor, weights: Weights, velocity: Weights, carry: Any, loss: tf.Tensor
   ) -> tuple[tf.Tensor, Weights, Weights, Any, tf.Tensor]:
     # In here, as what nobody uses in a loop is cut from it.
-    step_seed = tf.random.experimental.stateless_fold_in(seed, _STEP)
+    step_seed = seed_of_steps(seed)
     epoch, place = step // batches, step % batches
     rows = order[epoch, place * batch_size : (place + 1) * batch_size]
     batch = Batch(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import IO, Any, Optional
 
 import numpy as np
@@ -31,13 +32,17 @@ def save_structure(file: IO[bytes], value: Any, model: Optional[Model] = None) -
   np.savez(file, **dict(zip(leaf_names(value, model), tree.flatten(value))))
 
 
-def load_structure(content: IO[bytes], like: Any, what: str) -> Any:
+def load_structure(
+  content: IO[bytes], like: Any, what: str, types: Optional[Any] = None
+) -> Any:
   """Reads what `save_structure` wrote, by the leaves' order.
 
   Args:
     content: The file.
     like: A value of the same structure.
     what: Its name, for an error.
+    types: The same structure of leaves with a `shape`, None for an axis whose length may
+      change; None: all are as long as those of `like`.
 
   Raises:
     InputError: The file holds other shapes or dtypes than `like`.
@@ -45,13 +50,24 @@ def load_structure(content: IO[bytes], like: Any, what: str) -> Any:
   with np.load(content) as file:
     leaves = [file[name] for name in file.files]
   expected = tree.flatten(like)
-  found = [(v.dtype, v.shape) for v in leaves]
-  if found != [(np.asarray(v).dtype, np.shape(v)) for v in expected]:
+  shapes = (
+    [leaf.shape for leaf in tree.flatten(types)] if types else map(np.shape, expected)
+  )
+  if len(leaves) != len(expected) or not all(
+    leaf.dtype == np.asarray(other).dtype and _fits(leaf.shape, shape)
+    for leaf, other, shape in zip(leaves, expected, shapes)
+  ):
     raise InputError(
       f"{what} holds other arrays than this run's model and algorithm have: it belongs "
       "to another run."
     )
   return tree.unflatten_as(like, leaves)
+
+
+def _fits(shape: Sequence[int], allowed: Sequence[Optional[int]]) -> bool:
+  return len(shape) == len(allowed) and all(
+    limit in (None, size) for size, limit in zip(shape, allowed)
+  )
 
 
 def leaf_names(value: Any, model: Optional[Model] = None) -> list[str]:

@@ -163,13 +163,21 @@ def _write(
   durable_files.sync_folder(folder)
 
 
-def restore(folder: str, like: Any, store: Optional[ClientStateStore] = None) -> Restored:
+def restore(
+  folder: str,
+  like: Any,
+  store: Optional[ClientStateStore] = None,
+  *,
+  types: Optional[Any] = None,
+) -> Restored:
   """Reads the newest checkpoint that is whole; warns of damaged ones.
 
   Args:
     folder: The folder of the run's checkpoints.
     like: A server state of the same structure, such as the initial one.
     store: An empty store, to be filled; None: the client states are not looked at.
+    types: The types of `like`'s arrays, where some may change their lengths; as of
+      `array_files.load_structure`.
 
   Raises:
     FileNotFoundError: There is no checkpoint.
@@ -182,7 +190,7 @@ def restore(folder: str, like: Any, store: Optional[ClientStateStore] = None) ->
   for older, name in zip([*names[1:], None], names):
     path = os.path.join(folder, name)
     try:
-      found, clients = _read(path, like)
+      found, clients = _read(path, like, types)
       if store is not None:
         store.restore(found.round_num, clients)
       return found
@@ -197,7 +205,7 @@ def restore(folder: str, like: Any, store: Optional[ClientStateStore] = None) ->
   raise AssertionError("a loop that ends with a return or an error")
 
 
-def _read(path: str, like: Any) -> tuple[Restored, Optional[str]]:
+def _read(path: str, like: Any, types: Optional[Any]) -> tuple[Restored, Optional[str]]:
   """The checkpoint in a folder, and the digest of its client states."""
   digests = None
   try:
@@ -213,7 +221,7 @@ def _read(path: str, like: Any) -> tuple[Restored, Optional[str]]:
     if isinstance(error, DamagedError):
       raise
     raise DamagedError(f"{path} is damaged: {_MANIFEST} or {_RECORDS}.") from error
-  state = load_structure(io.BytesIO(server), like, os.path.join(path, _SERVER))
+  state = load_structure(io.BytesIO(server), like, os.path.join(path, _SERVER), types)
   best = None
   if of_best:
     with np.load(io.BytesIO(weights)) as file:

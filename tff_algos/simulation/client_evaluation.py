@@ -242,10 +242,11 @@ def _personalize(
   """The weights after the steps; as they are where there is no example for them."""
   n, size = tf.shape(examples.y)[0], personalization.batch_size
   size = n if size is None else tf.minimum(size, n)
+  steps_seed = local_training.seed_of_steps(seed)
 
   def step(number: tf.Tensor, weights: Weights) -> tuple[tf.Tensor, Weights]:
     batch = _rows(examples, (number * size + tf.range(size)) % n)
-    key = tf.random.experimental.stateless_fold_in(seed, number)
+    key = tf.random.experimental.stateless_fold_in(steps_seed, number)
     way, _ = gradients.batch_gradient(
       model, weights, batch.x, batch.y, key, scale=personalization.learning_rate
     )

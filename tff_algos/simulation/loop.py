@@ -235,7 +235,7 @@ def simulate(
   if resume and folder is None:
     raise InputError("To resume a run, give the checkpoint_folder that it has.")
   if folder is not None and resume and checkpoints.exists(folder):
-    found = checkpoints.restore(folder, state, store)
+    found = checkpoints.restore(folder, state, store, types=process.state_types)
     origin.check(began_with, found.origin, folder)
     given = process.get_hparams(state)
     state, records = found.state, found.records
@@ -272,7 +272,7 @@ def simulate(
           start = time.perf_counter()
           output = run_round(round_num, state, store.get(cohort), inputs)
           # Which may be for what a file has come to hold.
-          if output.metrics["client_work"]["train"].get("num_dropped", 0):
+          if measurements.training_metrics(output.metrics).get("num_dropped", 0):
             clients.check_files(ids, f" in round {done}")
         state = output.state
         train_seconds = time.perf_counter() - start

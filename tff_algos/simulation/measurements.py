@@ -21,10 +21,23 @@ if TYPE_CHECKING:
   from tff_algos.simulation.loop import Record, Settings
 
 
+def training_metrics(metrics: Any) -> Mapping[str, Any]:
+  """What a round measured of training, where TFF's processes have it; may be empty."""
+  for place in ("client_work", "train"):
+    metrics = metrics.get(place) if isinstance(metrics, Mapping) else None
+  return metrics if isinstance(metrics, Mapping) else {}
+
+
 def of_training(metrics: Mapping[str, Any]) -> dict[str, Any]:
-  """Averages over the training examples, by train_ and their name, and counts."""
-  train = metrics["client_work"]["train"]
-  plain = {name: np.asarray(value).item() for name, value in train.items()}
+  """Averages over the training examples, by train_ and their name, and counts.
+
+  Arrays, such as a sample of clients' metrics, and structures are left out.
+  """
+  plain = {
+    name: np.asarray(value).item()
+    for name, value in training_metrics(metrics).items()
+    if not isinstance(value, (Mapping, tuple, list)) and np.ndim(value) == 0
+  }
   # Of no example there is no average; TFF's own processes give the 0 of a guarded
   # division, which would look like one.
   is_empty = plain.get("num_examples") == 0
@@ -43,9 +56,15 @@ def training_columns(process: StatefulProcess) -> list[str]:
   names: dict[str, None] = {}
   for next_fn in process.next_fns.values():
     metrics = next_fn.type_signature.result.metrics.member
-    for name, t in tff.structure.iter_elements(metrics.client_work.train):
-      is_average = isinstance(t, tff.TensorType) and np.issubdtype(t.dtype, np.floating)
-      names[f"train_{name}" if is_average else name] = None
+    for place in ("client_work", "train"):
+      metrics = getattr(metrics, place, ())
+    for name, t in tff.structure.iter_elements(tff.to_type(metrics)):
+      if not isinstance(t, tff.TensorType) or t.shape != ():
+        continue
+      is_average = np.issubdtype(t.dtype, np.floating)
+      is_count = np.issubdtype(t.dtype, np.integer)
+      if is_average or is_count:
+        names[f"train_{name}" if is_average else name] = None
   return list(names)
 
 

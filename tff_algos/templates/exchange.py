@@ -301,5 +301,12 @@ class Exchange:
 
 
 def _if_any(num_clients: tf.Tensor, new: Any, old: Any) -> Any:
-  """What has changed; what was before where no client counts."""
-  return tf.nest.map_structure(lambda n, o: tf.where(num_clients > 0, n, o), new, old)
+  """What has changed; what was before where no client counts.
+
+  By a branch, as arrays of the two may differ in length, such as the nodes of TFF's tree
+  aggregation, and `tf.where` would repeat the shorter one.
+  """
+  chosen = tf.cond(
+    num_clients > 0, lambda: tf.nest.flatten(new), lambda: tf.nest.flatten(old)
+  )
+  return tf.nest.pack_sequence_as(new, tf.nest.flatten(chosen))

@@ -125,6 +125,15 @@ class StatefulProcess(tff.templates.IterativeProcess):
     return self._initialize_client
 
   @property
+  def state_types(self) -> Any:
+    """The server's state with the `tff.TensorType` of each array in its place.
+
+    Its shape has None for an axis whose length may change from round to round.
+    """
+    state_type = self.initialize.type_signature.result.member
+    return tff.types.structure_from_tensor_type_tree(lambda leaf: leaf, state_type)
+
+  @property
   def client_work(self) -> Optional[Callable[..., Any]]:
     """What one client does in a round, as a pure TensorFlow function; None if not known.
 
