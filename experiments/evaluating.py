@@ -19,6 +19,8 @@ from tff_algos.client_data import ClientDirectory
 from tff_algos.errors import InputError
 from tff_algos.simulation import client_evaluation, cohorts, evaluation
 
+_FIRST_COLUMNS = ("client", "examples", "held_out")
+
 
 class Request(NamedTuple):
   """What the flags ask for.
@@ -53,6 +55,11 @@ def run(request: Request) -> None:
   command_line.check_folder_of("--out", out)
   if os.path.isdir(out) or out.endswith(os.sep):
     raise InputError(f"{out} cannot be the --out: it is a folder, so name a file in it.")
+  if os.path.exists(out) and not _is_ours(out):
+    raise InputError(
+      f"{out} cannot be the --out: it is another file, which would be lost; name a "
+      "new one."
+    )
   folder = os.path.dirname(os.path.abspath(out))
   loaded = preparation.load(config)
   if not request.other_data:
@@ -92,6 +99,12 @@ def _check_data(run_dir: str, manifest: Mapping[str, Any], loaded: LoadedTask) -
     )
 
 
+def _is_ours(path: str) -> bool:
+  """Whether a file is what `_write` writes."""
+  with open(path, "rb") as file:
+    return file.readline().startswith(",".join(_FIRST_COLUMNS).encode())
+
+
 def _write(
   path: str,
   clients: ClientDirectory,
@@ -103,7 +116,7 @@ def _write(
   rows = zip(clients.ids, counts, held_out.astype(int), *measures.values())
   with durable_files.new_file(path, "w", newline="", encoding="utf-8") as f:
     writer = csv.writer(f)
-    writer.writerow(["client", "examples", "held_out", *measures])
+    writer.writerow([*_FIRST_COLUMNS, *measures])
     writer.writerows(rows)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import os
 import shutil
 import sys
@@ -89,7 +90,8 @@ def reading(task: Task) -> Iterator[None]:
   try:
     yield
   except OSError as error:
-    if error.errno in durable_files.DISK_ERRORS:
+    # A file in the place of a folder is in a path that the user has given.
+    if error.errno in durable_files.DISK_ERRORS and error.errno != errno.ENOTDIR:
       raise
     # What a loader or a library raises may be no error of the system.
     said = " ".join(str(error.strerror or error).split()) or type(error).__name__
@@ -116,6 +118,11 @@ def make_model(
   from tff_algos.models import functional
 
   model = task.make_model(keras_model, spec)
+  if not isinstance(model, functional.Model):
+    raise InputError(
+      f"make_model of the task {task.name} must return a tff_algos.Model; it returns a "
+      f"{type(model).__name__}."
+    )
   if not loss_epsilon:
     return model
   losses, targets = model.example_losses, model.soft_targets

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import inspect
 from collections.abc import Mapping
 
 from tasks.loading import load
 from tasks.rows import digits, fedagg, fedavg, fedgg, fedreg, twafl
 from tasks.task import LoadedTask, Task
 from tff_algos import own_code
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, check_number, check_whole_number
 
 __all__ = ["TASKS", "LoadedTask", "Task", "get", "load"]
 
@@ -53,6 +54,7 @@ def _import_task(name: str) -> Task:
       f"{name!r} is a {type(task).__name__}; a task of your own must be a "
       "tasks.registry.Task."
     )
+  _check_fields(name, task)
   rows = algorithms.ALGORITHMS.values()
   known = {f.name for row in rows for f in dataclasses.fields(row.hparams_class)}
   for hparam in task.hparams:
@@ -64,3 +66,29 @@ def _import_task(name: str) -> Task:
         f"you mean {nearest[0]!r}?"
       )
   return task
+
+
+def _check_fields(name: str, task: Task) -> None:
+  """Raises `InputError` for what would fail later, and seem to be a defect of ours."""
+  for field in ("load_data", "build_keras_model", "make_model"):
+    function = getattr(task, field)
+    try:
+      inspect.signature(function).bind(None, None)
+    except TypeError:
+      raise InputError(
+        f"{field} of {name!r} must be a function of two arguments; found {function!r}."
+      ) from None
+    except ValueError:  # Some built-in functions do not say what they take.
+      continue
+  for field, kind, words in (
+    ("name", str, "a text"),
+    ("partition", str, "a text, such as 'iid'"),
+    ("hparams", Mapping, "a dict of hyper-parameters"),
+  ):
+    value = getattr(task, field)
+    if not isinstance(value, kind):
+      raise InputError(f"{field} of {name!r} must be {words}; found {value!r}.")
+  for field in ("clients_per_round", "rounds"):
+    check_whole_number(f"{field} of {name!r}", getattr(task, field), 1)
+  if task.target_accuracy is not None:
+    check_number(f"target_accuracy of {name!r}", task.target_accuracy)

@@ -36,7 +36,7 @@ def of_data(loaded: LoadedTask) -> dict[str, Any]:
 
 
 def of_model(loaded: LoadedTask) -> dict[str, Any]:
-  """The arrays that are trained, as their shapes, and the layers of a task's model.
+  """The arrays that are trained, as their shapes, a task's model's layers, its input.
 
   Of what is frozen in it there is a digest, where anything is.
   """
@@ -46,6 +46,7 @@ def of_model(loaded: LoadedTask) -> dict[str, Any]:
     "num_weights": model.num_weights,
     "weights": shapes,
     "layers": loaded.layers,
+    "input": f"{model.example_spec.x.dtype.name}{list(model.example_spec.x.shape)}",
   }
   constants = model.keras_source.constants if model.keras_source else {}
   # Random layers have counters among them.

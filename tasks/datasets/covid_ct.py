@@ -89,13 +89,13 @@ def _names(folder: pathlib.Path, split: str, label: str) -> list[str]:
       "its folder."
     )
   try:
-    text = path.read_text("utf-8")
+    text = path.read_text("utf-8-sig")
   except UnicodeDecodeError as error:
     raise InputError(
       f"{path} is no text ({error.reason}): get it again from {_HOME}."
     ) from error
   names = list(filter(None, map(str.strip, text.splitlines())))
-  if not names:
+  if not names or "\0" in text:
     raise InputError(f"{path} names no picture: get it again from {_HOME}.")
   return names
 

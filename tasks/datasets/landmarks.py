@@ -105,7 +105,7 @@ def _find(folder: pathlib.Path, name: str) -> pathlib.Path:
 
 def _read_list(path: pathlib.Path) -> list[dict[str, str]]:
   try:
-    with path.open(newline="", encoding="utf-8") as file:
+    with path.open(newline="", encoding="utf-8-sig") as file:
       rows = list(csv.DictReader(file))
   except (UnicodeDecodeError, csv.Error) as error:
     raise InputError(
@@ -113,15 +113,16 @@ def _read_list(path: pathlib.Path) -> list[dict[str, str]]:
     ) from error
   for line, row in enumerate(rows, start=2):
     label = row.get("class") or ""
-    if not row.get("image_id") or not label.isdecimal():
+    picture = row.get("image_id") or "\0"
+    if "\0" in picture or not label.isdecimal():
       raise InputError(
         f"{path} has no image_id or no class in line {line}: get it again from "
         f"{_SPLIT_HOME}."
       )
     # Not later: as an int32, a number of many digits is another class.
-    if int(label) >= NUM_CLASSES:
+    if len(label) > 9 or int(label) >= NUM_CLASSES:
       raise InputError(
-        f"{path} has the class {label} in line {line}, but they are "
+        f"{path} has the class {label[:20]} in line {line}, but they are "
         f"0..{NUM_CLASSES - 1}: get it again from {_SPLIT_HOME}."
       )
   return rows

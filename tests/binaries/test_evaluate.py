@@ -149,6 +149,31 @@ def test_other_data_are_refused_unless_they_are_asked_for(mine, evaluate, tmp_pa
   assert tree(tmp_path) == before | {"run/clients.csv"}
 
 
+def test_data_of_another_dtype_are_not_those_of_the_runs_model(mine, evaluate, tmp_path):
+  """They would be scaled otherwise than those that it was trained on."""
+  run_dir = _with_config(mine, tmp_path)
+  config = read_json(run_dir / "config.json")
+  assert config["model"]["input"] == "uint8[8, 8, 1]"
+  config["model"]["input"] = "float32[8, 8, 1]"
+  (run_dir / "config.json").write_text(json.dumps(config))
+  before = tree(tmp_path)
+  done = evaluate("--other_data", run_dir=run_dir)
+  assert_refused(done, "a model with input='float32[8, 8, 1]', not 'uint8[8, 8, 1]'")
+  assert tree(tmp_path) == before
+
+
+def test_out_is_no_other_file(mine, evaluate, tmp_path):
+  run_dir = _with_config(mine, tmp_path)
+  before = (run_dir / "config.json").read_bytes()
+  done = evaluate(f"--out={run_dir / 'config.json'}", run_dir=run_dir)
+  assert_refused(done, "cannot be the --out: it is another file")
+  assert (run_dir / "config.json").read_bytes() == before
+  out = tmp_path / "clients.csv"
+  for _ in range(2):  # One of ours is replaced.
+    done = evaluate(f"--out={out}", run_dir=run_dir)
+    assert done.status == 0, done.err
+
+
 def test_checkpoint_of_another_model_is_refused(mine, evaluate, tmp_path):
   """Whose weights may fit; the model file, where it is alone, is the one that trained."""
   run_dir = tmp_path / "run"
@@ -234,7 +259,7 @@ def test_defect_where_a_checkpoint_is_read_is_not_the_users(mine, evaluate, tmp_
   shutil.copytree(mine, run_dir, ignore=shutil.ignore_patterns("*.keras"))
   done = evaluate(
     run_dir=run_dir,
-    before="def restore(*_): raise ValueError('operands could not be broadcast')\n"
+    before="def restore(*_, **__): raise ValueError('operands could not be broadcast')\n"
     "from tff_algos.simulation import checkpoints; checkpoints.restore = restore",
   )
   assert done.status == 1 and done.err.startswith("Traceback")

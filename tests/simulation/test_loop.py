@@ -35,7 +35,7 @@ _SECONDS = ("seconds", "evaluation_seconds")
 class _Notes:
   """Stands for a process: counts the rounds, and of each client its rounds."""
 
-  model = personal_model = population = None
+  model = personal_model = population = state_types = None
 
   def __init__(self):
     self.composed_of = {}

@@ -174,6 +174,24 @@ def test_file_that_a_loader_lacks_is_named(tmp_path):
     _load(tmp_path / "cache", task)
 
 
+def test_file_in_the_place_of_a_folder_is_named(tmp_path):
+  """No failure of the disk, after which the same command would do."""
+  (tmp_path / "file").touch()
+  task = registry.get("digits_cnn")._replace(
+    load_data=lambda data_dir, cache_dir: (tmp_path / "file" / "inside").read_bytes()
+  )
+  with pytest.raises(InputError, match=r"file/inside: Not a directory\.$"):
+    _load(tmp_path / "cache", task)
+
+
+def test_what_makes_no_model_is_named(tmp_path):
+  task = registry.get("digits_cnn")._replace(
+    make_model=lambda keras_model, spec: keras_model
+  )
+  with pytest.raises(InputError, match="make_model of the task digits_cnn must return a"):
+    _load(tmp_path / "cache", task)
+
+
 def test_two_starts_at_once_share_what_one_wrote(tmp_path, monkeypatch):
   """Another process finishes the same folder while this one is still writing."""
   write = client_data.write_clients

@@ -182,6 +182,26 @@ def test_covid_list_that_is_no_text_is_named(covid):
   assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("covid", ["archives"], indirect=True)
+def test_covid_list_of_zeros_is_refused_and_a_byte_order_mark_is_none(covid):
+  path = covid / "Data-split/COVID/trainCT_COVID.txt"
+  plain, expected = path.read_bytes(), covid_ct.load(covid, size=8)
+  path.write_bytes(b"\xef\xbb\xbf" + plain)
+  np.testing.assert_array_equal(covid_ct.load(covid, size=8).train_x, expected.train_x)
+  path.write_bytes(plain + b"a\0b.png\n")
+  with pytest.raises(InputError, match=r"trainCT_COVID\.txt names no picture"):
+    covid_ct.load(covid, size=8)
+
+
+@pytest.mark.parametrize("photographs", [""], indirect=True)
+def test_landmarks_lists_may_have_a_byte_order_mark(photographs):
+  expected = landmarks.load(photographs, size=16)
+  path = photographs / "federated_train.csv"
+  path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+  found = landmarks.load(photographs, size=16)
+  np.testing.assert_array_equal(found.train_groups, expected.train_groups)
+
+
 @pytest.mark.parametrize("loader", [covid_ct, landmarks])
 def test_no_folder_says_where_to_get_the_data(loader, tmp_path):
   for place in (None, tmp_path):
@@ -259,6 +279,8 @@ def test_landmarks_are_decoded_once_while_the_lists_are_the_same(photographs, tm
     ("7,000a1b2c3d4e5f60", "no image_id or no class in line 6"),
     ("7,000a1b2c3d4e5f60,2028", "class 2028 in line 6, but they are 0..2027"),
     ("7,000a1b2c3d4e5f60,4294967299", "class 4294967299 in line 6"),  # 3 as an int32.
+    ("7,000a1b2c3d4e5f60," + "9" * 5000, "class 9{20} in line 6"),
+    ("7,000a\0b2c3d4e5f60,3", "no image_id or no class in line 6|NUL"),
     (",000a1b2c3d4e5f60,3", "federated_train.csv has no user_id in a line"),
     pytest.param("\udce9,000a1b,3", "csv cannot be read .*utf-8", id="no UTF-8"),
     pytest.param('"' + "\n" * 200_000, "csv cannot be read .*limit", id="open quote"),

@@ -208,6 +208,29 @@ def test_misspelled_hyper_parameter_of_a_task_is_refused(own_folder):
     registry.get("misspelled:task")
 
 
+@pytest.mark.parametrize(
+  "change, said",
+  [
+    ("load_data=lambda data_dir: None", "load_data of .* of two arguments"),
+    ("build_keras_model=None", "build_keras_model of .*; found None"),
+    ("make_model=lambda model: model", "make_model of .* of two arguments"),
+    ("name=5", "name of .* must be a text; found 5"),
+    ("partition=None", "partition of .* must be a text, such as 'iid'"),
+    ("hparams=None", "hparams of .* must be a dict of hyper-parameters"),
+    ("clients_per_round=None", "clients_per_round of .* must be a whole number"),
+    ("rounds=0", "rounds of .* must be at least 1"),
+    ("target_accuracy='0.9'", "target_accuracy of .* must be a number"),
+  ],
+)
+def test_wrong_part_of_a_task_is_named(own_folder, change, said):
+  name = f"wrong_part_{change.partition('=')[0]}"
+  (own_folder / f"{name}.py").write_text(
+    f"from tasks import registry\ntask = registry.get('digits_cnn')._replace({change})\n"
+  )
+  with pytest.raises(InputError, match=said):
+    registry.get(f"{name}:task")
+
+
 def test_what_is_no_task_is_refused(own_folder):
   with pytest.raises(InputError, match=r"is a int; .* must be a tasks\.registry\.Task"):
     registry.get("tasks_of_mine:not_a_task")

@@ -108,6 +108,22 @@ _MISTAKES = {
     dict(change=lambda r: r._replace(metrics={"m": (tf.random.normal([]), 1.0)})),
     r"client_update uses RandomStandardNormal, which gives other numbers in each run: ",
   ),
+  "random numbers of the server": (
+    dict(
+      server=lambda variables, aggregate, n, h: variables._replace(
+        model=tuple(w + tf.random.normal(w.shape) for w in aggregate["model"])
+      )
+    ),
+    r"server_update uses RandomStandardNormal, .* a seed that its extra holds by ",
+  ),
+  "server's random start": (
+    dict(init_server=lambda: tf.random.uniform([])),
+    r"init_server uses RandomUniform, which gives other numbers in each run: ",
+  ),
+  "clients' random start": (
+    dict(init_client=lambda: {"a": tf.random.uniform([])}),
+    r"init_client uses RandomUniform, which gives other numbers in each run: ",
+  ),
 }
 
 

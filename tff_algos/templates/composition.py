@@ -14,7 +14,12 @@ from tff_algos import hyper_parameters
 from tff_algos.aggregators import past_medians
 from tff_algos.aggregators.client_memory import ClientMemoryFactory
 from tff_algos.models.functional import Model
-from tff_algos.templates import client_readings, client_results, norm_limits
+from tff_algos.templates import (
+  client_readings,
+  client_results,
+  norm_limits,
+  own_functions,
+)
 from tff_algos.templates.process_types import ProcessTypeError
 from tff_algos.templates.rounds import (
   AggregationFactory,
@@ -51,13 +56,16 @@ class Composition:
     @tff.tensorflow.computation
     def init_variables() -> ServerVariables:
       weights = tuple(tf.constant(w) for w in model.initial_weights)
-      return ServerVariables(weights, init_server())
+      variables = ServerVariables(weights, init_server())
+      own_functions.check_draws_nothing("init_server", "a seed of your own")
+      return variables
 
     init_hparams = tff.tensorflow.computation(self.constant_hparams)
 
     @tff.tensorflow.computation
     def initialize_client() -> Any:
       own = init_client()
+      own_functions.check_draws_nothing("init_client", "a seed of your own")
       if not self.memories:
         return own
       memory = ((k, f.initialize_client()) for k, f in self.memories.items())

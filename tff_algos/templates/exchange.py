@@ -110,7 +110,7 @@ class Exchange:
       before = client_state.own if own.memories else client_state
       result = client_update(parts, before, examples, seed, h)
       own_functions.check_client_result(result)
-      own_functions.check_draws_nothing(tf.compat.v1.get_default_graph())
+      own_functions.check_draws_nothing("client_update", "its seed")
       num_examples = tf.shape(examples.y)[0]
       if is_estimate:
         result = result._replace(client_state=client_state)
@@ -294,6 +294,7 @@ class Exchange:
         state.variables, changes, tf.cast(num_clients, tf.float32), h
       )
       own_functions.check_variables(variables, state.variables)
+      own_functions.check_draws_nothing("server_update", "a seed that its extra holds")
       variables = _if_any(num_clients, variables, state.variables)
       return variables, state.round_num + 1
 

@@ -70,13 +70,21 @@ def check_variables(variables: Any, old: ServerVariables) -> None:
   check_kept("The extra of server_update", variables.extra, old.extra, "init_server")
 
 
-def check_draws_nothing(graph: tf.Graph) -> None:
-  """Raises `ProcessTypeError` where a client would draw other numbers in each run."""
+def check_draws_nothing(who: str, seed: str) -> None:
+  """Raises `ProcessTypeError` where a function would draw other numbers in each run.
+
+  Called while it is traced.
+
+  Args:
+    who: The function.
+    seed: Which seed it is to draw from.
+  """
+  graph = tf.compat.v1.get_default_graph()
   drawing = graphs.drawing_operations(graph.as_graph_def())
   if drawing:
     raise ProcessTypeError(
-      f"client_update uses {drawing[0]}, which gives other numbers in each run: draw "
-      "from its seed by tf.random.stateless_normal and the like."
+      f"{who} uses {drawing[0]}, which gives other numbers in each run: draw from "
+      f"{seed} by tf.random.stateless_normal and the like."
     )
 
 

@@ -1,19 +1,19 @@
-"""MNIST's clients of one class from where FedReg's authors start: two tasks and a check.
+"""FedReg's tasks of MNIST from where its authors start: tasks, and a check.
 
-  PYTHONPATH=. python results/fedreg/one_class/authors_start.py DATA_DIR
+  PYTHONPATH=. python results/fedreg/one_class/authors_start/authors_start.py DATA_DIR
 
 prints the loss of their initial weights on pictures of several scales. In their public
 log it is 2.3127 on the 27,700 training pictures of clients of one class, and 2.3123 on
-the 27,779 of two. With this folder on PYTHONPATH the pictures of
-`--task=authors_start:STANDARDIZED` are as Li et al.'s generator of clients of MNIST
-makes them, and `--task=authors_start:AUTHORS` has the authors' initial weights besides.
-Their repository is github.com/Zoesgithub/FedReg.
+the 27,779 of two. With this folder on PYTHONPATH, `--task=authors_start:AUTHORS` has
+their initial weights, and pictures as Li et al.'s generator of clients of MNIST makes
+them; STANDARDIZED has these pictures alone, WEIGHTS these weights, and AUTHORS_TWO_CLASS
+both on clients of two classes. Their repository is github.com/Zoesgithub/FedReg.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -78,20 +78,15 @@ def authors_network(shape: tuple[int, ...], num_classes: int) -> tf.keras.Model:
   return model
 
 
-STANDARDIZED = TASKS["mnist_one_class"]._replace(
-  name="mnist_one_class_standardized",
-  description="MNIST of standardized pixels, CNN of FedReg, 5,000 clients of one class.",
-  load_data=standardized,
-)
-AUTHORS = STANDARDIZED._replace(
-  name="mnist_one_class_authors",
-  build_keras_model=authors_network,
-  is_pretrained=True,
-)
-WEIGHTS = TASKS["mnist_one_class"]._replace(
-  name="mnist_one_class_weights",
-  build_keras_model=authors_network,
-  is_pretrained=True,
+_ONE_CLASS, _TWO_CLASS = TASKS["mnist_one_class"], TASKS["mnist_two_class"]
+_PICTURES: dict[str, Any] = dict(load_data=standardized)
+_WEIGHTS: dict[str, Any] = dict(build_keras_model=authors_network, is_pretrained=True)
+
+STANDARDIZED = _ONE_CLASS._replace(name="mnist_one_class_standardized", **_PICTURES)
+WEIGHTS = _ONE_CLASS._replace(name="mnist_one_class_weights", **_WEIGHTS)
+AUTHORS = _ONE_CLASS._replace(name="mnist_one_class_authors", **_PICTURES, **_WEIGHTS)
+AUTHORS_TWO_CLASS = _TWO_CLASS._replace(
+  name="mnist_two_class_authors", **_PICTURES, **_WEIGHTS
 )
 
 
