@@ -97,6 +97,9 @@ two = (good, good._replace(name="again"))
 none = ()
 not_an_algorithm = 7
 no_word = good._replace(name="fed avg")
+no_name = good._replace(name=None)
+no_builder = good._replace(builder=None)
+no_class = good._replace(hparams_class=GoodHparams())
 
 
 def build_without_default(model, hparams):

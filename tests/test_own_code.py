@@ -30,6 +30,9 @@ _MISTAKES = {
   "no class": ("own_algorithms:build_without_default", "no such default"),
   "values in the default": ("own_algorithms:build_other_default", r"not GoodHparams\(\)"),
   "a name of two words": ("own_algorithms:no_word", "'fed avg'.*underscores"),
+  "no name": ("own_algorithms:no_name", "is called None"),
+  "no builder": ("own_algorithms:no_builder", "builder of .*; found None"),
+  "values for a class": ("own_algorithms:no_class", "hparams_class of .* a class of "),
   "a plain field": ("own_algorithms:plain_field", r"PlainFieldHparams\.mu.*hparam"),
 }
 

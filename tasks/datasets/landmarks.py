@@ -106,12 +106,13 @@ def _find(folder: pathlib.Path, name: str) -> pathlib.Path:
 def _read_list(path: pathlib.Path) -> list[dict[str, str]]:
   try:
     with path.open(newline="", encoding="utf-8-sig") as file:
-      rows = list(csv.DictReader(file))
+      reader = csv.DictReader(file)
+      rows = [(reader.line_num, row) for row in reader]
   except (UnicodeDecodeError, csv.Error) as error:
     raise InputError(
       f"{path} cannot be read ({error}): get it again from {_SPLIT_HOME}."
     ) from error
-  for line, row in enumerate(rows, start=2):
+  for line, row in rows:
     label = row.get("class") or ""
     picture = row.get("image_id") or "\0"
     if "\0" in picture or not label.isdecimal():
@@ -125,7 +126,7 @@ def _read_list(path: pathlib.Path) -> list[dict[str, str]]:
         f"{path} has the class {label[:20]} in line {line}, but they are "
         f"0..{NUM_CLASSES - 1}: get it again from {_SPLIT_HOME}."
       )
-  return rows
+  return [row for _, row in rows]
 
 
 def _decode(

@@ -276,6 +276,7 @@ def test_landmarks_are_decoded_once_while_the_lists_are_the_same(photographs, tm
   [
     ("7,,3", "federated_train.csv has no image_id or no class in line 6"),
     ("7,000a1b2c3d4e5f60,x", "no image_id or no class in line 6"),
+    ("\n\n7,000a1b2c3d4e5f60,x", "no image_id or no class in line 8"),
     ("7,000a1b2c3d4e5f60", "no image_id or no class in line 6"),
     ("7,000a1b2c3d4e5f60,2028", "class 2028 in line 6, but they are 0..2027"),
     ("7,000a1b2c3d4e5f60,4294967299", "class 4294967299 in line 6"),  # 3 as an int32.

@@ -64,12 +64,23 @@ def _own(name: str) -> Algorithm:
       )
     [found] = found
   row = found if isinstance(found, Algorithm) else _row_of_builder(name, found)
-  if not row.name.isidentifier():
+  if not isinstance(row.name, str) or not row.name.isidentifier():
     raise InputError(
       f"{name!r} is called {row.name!r}, which its flags cannot begin with: give it a "
       "name of letters, digits and underscores."
     )
-  hyper_parameters.check_fields(row.hparams_class)
+  if not callable(row.builder):
+    raise InputError(
+      f"The builder of {name!r} must be a function (model, hparams); found "
+      f"{row.builder!r}."
+    )
+  kind = row.hparams_class
+  if not isinstance(kind, type) or not issubclass(kind, HyperParameters):
+    raise InputError(
+      f"The hparams_class of {name!r} must be a class of tff_algos.HyperParameters; "
+      f"found {kind!r}."
+    )
+  hyper_parameters.check_fields(kind)
   return row
 
 
