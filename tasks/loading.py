@@ -67,6 +67,8 @@ def load(
       x=tf.TensorSpec(data.train_x.shape[1:], data.train_x.dtype),
       y=tf.TensorSpec(data.train_y.shape[1:], tf.int32),
     )
+    if task.build_keras_model is None:
+      raise InputError(f"The task {task.name} has no build_keras_model: give it one.")
     keras_model = task.build_keras_model(data.train_x.shape[1:], data.num_classes)
     if not task.is_pretrained:
       keras.reinitialize(keras_model, model_seed)

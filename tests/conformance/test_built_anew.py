@@ -23,6 +23,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos.aggregators.client_memory import Contribution
 from tff_algos.algorithms import registry
 from tff_algos.templates import composer
 
@@ -136,7 +137,7 @@ def test_every_builder_takes_the_given_aggregator(problem_of, monkeypatch, name)
     return
   for factory in aggregators.values():
     with pytest.raises(Asked):
-      factory.create(tff.to_type(np.float32))
+      factory.create(tff.to_type(Contribution((np.float32,), np.float32)))
 
 
 def assert_starts_where_it_should(process, problem, hparams):

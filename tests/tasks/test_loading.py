@@ -184,6 +184,12 @@ def test_file_in_the_place_of_a_folder_is_named(tmp_path):
     _load(tmp_path / "cache", task)
 
 
+def test_task_without_a_model_is_refused(tmp_path):
+  task = registry.get("digits_cnn")._replace(build_keras_model=None)
+  with pytest.raises(InputError, match="task digits_cnn has no build_keras_model"):
+    _load(tmp_path / "cache", task)
+
+
 def test_what_makes_no_model_is_named(tmp_path):
   task = registry.get("digits_cnn")._replace(
     make_model=lambda keras_model, spec: keras_model

@@ -212,7 +212,7 @@ def test_misspelled_hyper_parameter_of_a_task_is_refused(own_folder):
   "change, said",
   [
     ("load_data=lambda data_dir: None", "load_data of .* of two arguments"),
-    ("build_keras_model=None", "build_keras_model of .*; found None"),
+    ("build_keras_model=5", "build_keras_model of .*; found 5"),
     ("make_model=lambda model: model", "make_model of .* of two arguments"),
     ("name=5", "name of .* must be a text; found 5"),
     ("partition=None", "partition of .* must be a text, such as 'iid'"),

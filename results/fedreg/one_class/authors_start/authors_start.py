@@ -47,7 +47,8 @@ def authors_network(shape: tuple[int, ...], num_classes: int) -> tf.keras.Model:
   """FedReg's network for MNIST with the initial weights of its authors' program.
 
   PyTorch draws the weights of a layer and then its biases, all uniform within
-  1 / sqrt(inputs of a unit), from 24 bits of a generator that is NumPy's RandomState too.
+  1 / sqrt(inputs of a unit), from 24 bits of a generator that is NumPy's RandomState too:
+  they are those of PyTorch 1.12.1 within 2e-8.
   """
   random = np.random.RandomState(TORCH_SEED)
 
