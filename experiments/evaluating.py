@@ -46,8 +46,8 @@ def run(request: Request) -> None:
   """Evaluates, prints both, and writes a line for each client.
 
   Raises:
-    InputError: There is no model, the data are not the run's, or the CSV cannot be
-      written; nothing was written.
+    InputError: There is no model, the data are not the run's, or not such as its model
+      takes, or the CSV cannot be written; nothing was written.
   """
   name = "best_clients.csv" if request.best else "clients.csv"
   out = request.out or os.path.join(request.run, name)
@@ -101,6 +101,8 @@ def _check_data(run_dir: str, manifest: Mapping[str, Any], loaded: LoadedTask) -
 
 def _is_ours(path: str) -> bool:
   """Whether a file is what `_write` writes."""
+  if not os.path.isfile(path):  # Reading a pipe or a terminal would wait.
+    return False
   with open(path, "rb") as file:
     return file.readline().startswith(",".join(_FIRST_COLUMNS).encode())
 

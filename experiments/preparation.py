@@ -248,8 +248,8 @@ def check_model(
   if found:
     what = "; ".join(f"{name}={old!r}, not {new!r}" for name, old, new in found[:4])
     raise InputError(
-      f"{run_dir} holds a run of a model with {what}: give its task the model, and the "
-      "files if it is one of your own, that it was trained with."
+      f"{run_dir} holds a run of a model with {what}: give its task the model, inputs "
+      "as those, and the files if it is one of your own, that it was trained with."
     )
 
 

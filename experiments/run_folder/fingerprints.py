@@ -36,9 +36,10 @@ def of_data(loaded: LoadedTask) -> dict[str, Any]:
 
 
 def of_model(loaded: LoadedTask) -> dict[str, Any]:
-  """The arrays that are trained, as their shapes, a task's model's layers, its input.
+  """The arrays that are trained, as their shapes, and the layers of a task's model.
 
-  Of what is frozen in it there is a digest, where anything is.
+  `input` is the dtype and shape of an example, before it is preprocessed. Of what is
+  frozen in the model there is a digest, where anything is.
   """
   model = loaded.model
   shapes = ["x".join(map(str, w.shape)) for w in model.initial_weights]

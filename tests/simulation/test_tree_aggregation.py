@@ -60,13 +60,24 @@ def test_the_model_moves_by_the_aggregators_noise(federation, process):
     np.testing.assert_array_equal(own.level_buffer_idx, ones)
 
 
-@pytest.mark.parametrize("stop", range(1, 5))
-def test_a_run_goes_on_after_any_round(federation, process, stop, tmp_path):
-  def run(rounds: int, **options) -> loop.Result:
+@pytest.fixture(scope="module")
+def run(federation, process):
+  """`(rounds, **settings) -> Result`, which goes on where there is a checkpoint."""
+
+  def simulate(rounds: int, **options) -> loop.Result:
     settings = loop.Settings(rounds=rounds, clients_per_round=_CLIENTS, **options)
     return loop.simulate(process, federation.clients, settings, resume=bool(options))
 
-  whole = run(5)
+  return simulate
+
+
+@pytest.fixture(scope="module")
+def whole(run):
+  return run(5)
+
+
+@pytest.mark.parametrize("stop", range(1, 5))
+def test_a_run_goes_on_after_any_round(run, whole, stop, tmp_path):
   folder = str(tmp_path / "checkpoints")
   run(stop, checkpoint_folder=folder)
   resumed = run(5, checkpoint_folder=folder)

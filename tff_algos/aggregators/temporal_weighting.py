@@ -58,7 +58,8 @@ class TemporalWeightingFactory(ClientMemoryFactory):
         added before.
 
     Raises:
-      InputError: `base` or `total_weight` is out of range, or `sum_factory` averages.
+      InputError: `base` or `total_weight` is no number or out of range, or `sum_factory`
+        averages or is no factory.
     """
     check_number("base", base)
     check_number("total_weight", total_weight)
@@ -70,16 +71,15 @@ class TemporalWeightingFactory(ClientMemoryFactory):
       tff.aggregators.WeightedAggregationFactory,
       tff.aggregators.UnweightedMeanFactory,
     )
-    if not isinstance(
-      sum_factory, (tff.aggregators.UnweightedAggregationFactory, *averages, type(None))
-    ):
-      raise InputError(
-        f"sum_factory must be an aggregation factory of TFF; found {sum_factory!r}."
-      )
     if isinstance(sum_factory, averages):
       raise InputError(
         "sum_factory must sum what the clients add, like tff.aggregators.SumFactory(); "
         f"found {type(sum_factory).__name__}, which averages."
+      )
+    of_sums = tff.aggregators.UnweightedAggregationFactory
+    if sum_factory is not None and not isinstance(sum_factory, of_sums):
+      raise InputError(
+        f"sum_factory must be an aggregation factory of TFF; found {sum_factory!r}."
       )
     self._initial = tuple(initial)
     self._total_weight = float(total_weight)

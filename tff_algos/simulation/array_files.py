@@ -50,9 +50,8 @@ def load_structure(
   with np.load(content) as file:
     leaves = [file[name] for name in file.files]
   expected = tree.flatten(like)
-  shapes = (
-    [leaf.shape for leaf in tree.flatten(types)] if types else map(np.shape, expected)
-  )
+  typed = expected if types is None else tree.flatten(types)
+  shapes = [np.shape(leaf) if types is None else leaf.shape for leaf in typed]
   if len(leaves) != len(expected) or not all(
     leaf.dtype == np.asarray(other).dtype and _fits(leaf.shape, shape)
     for leaf, other, shape in zip(leaves, expected, shapes)
