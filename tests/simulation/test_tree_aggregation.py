@@ -11,6 +11,7 @@ import tree
 from tff_algos.algorithms import fed_avg
 from tff_algos.client_data import ClientInput
 from tff_algos.simulation import loop, seeds
+from tff_algos.templates import saving
 
 _CLIENTS, _ROUNDS, _NOISE = 3, 7, 0.5
 
@@ -82,4 +83,15 @@ def test_a_run_goes_on_after_any_round(run, whole, stop, tmp_path):
   run(stop, checkpoint_folder=folder)
   resumed = run(5, checkpoint_folder=folder)
   for value, other in zip(tree.flatten(resumed.state), tree.flatten(whole.state)):
+    np.testing.assert_array_equal(value, other)
+
+
+def test_a_loaded_process_goes_on_alike(federation, process, whole, tmp_path):
+  """Its state is of named tuples that no module has a name for."""
+  saving.save_process(process, tmp_path / "process")
+  loaded = saving.load_process(tmp_path / "process")
+  settings = loop.Settings(rounds=5, clients_per_round=_CLIENTS)
+  result = loop.simulate(loaded, federation.clients, settings)
+  assert isinstance(result.state, type(whole.state))
+  for value, other in zip(tree.flatten(result.state), tree.flatten(whole.state)):
     np.testing.assert_array_equal(value, other)

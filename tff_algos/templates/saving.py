@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import collections
+import functools
 import importlib
 import json
+import operator
 import os
+import sys
 import zipfile
 from typing import Any, Optional
 
@@ -168,14 +172,25 @@ def _containers(t: Any) -> Any:
 
 
 def _name_of(container: Optional[type]) -> Optional[str]:
+  """`module:class`, or `:class` of a named tuple that its module has no name for.
+
+  So are some of TFF's private sums, made in the body of a class or by a function.
+  """
   if container is None:
     return None
-  if container.__module__ == "__main__" or "<locals>" in container.__qualname__:
-    raise InputError(
-      f"{container.__qualname__} cannot be imported by who loads the process: put it at "
-      "the top level of a module of its own."
-    )
-  return f"{container.__module__}:{container.__qualname__}"
+  module, name = container.__module__, container.__qualname__
+  if module != "__main__" and "<locals>" not in name:
+    try:
+      if operator.attrgetter(name)(sys.modules[module]) is container:
+        return f"{module}:{name}"
+    except AttributeError:
+      pass
+    if hasattr(container, "_fields"):
+      return f":{name}"
+  raise InputError(
+    f"{name} cannot be imported by who loads the process: put it at the top level of a "
+    "module of its own."
+  )
 
 
 def _with_containers(t: Any, containers: Any, path: str) -> Any:
@@ -200,16 +215,23 @@ def _with_containers(t: Any, containers: Any, path: str) -> Any:
     ]
     if name is None:
       return tff.StructType(elements)
-    return tff.StructWithPythonType(elements, _imported(name, path))
+    if name.startswith(":"):
+      container = _named_tuple(name[1:], *(n for n, _ in elements))
+    else:
+      container = _imported(name, path)
+    return tff.StructWithPythonType(elements, container)
   return t
+
+
+@functools.cache  # That a state that goes in is of the class of one that came out.
+def _named_tuple(name: str, *fields: str) -> type:
+  return collections.namedtuple(name, fields)
 
 
 def _imported(name: str, path: str) -> type:
   module, _, attributes = name.partition(":")
   try:
-    found: Any = importlib.import_module(module)
-    for attribute in attributes.split("."):
-      found = getattr(found, attribute)
+    found: Any = operator.attrgetter(attributes)(importlib.import_module(module))
   except (ImportError, AttributeError) as error:
     raise InputError(
       f"The process in {path} needs {attributes} of {module}, which cannot be imported: "
