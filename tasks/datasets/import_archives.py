@@ -120,7 +120,7 @@ def import_archives(
     files = _Files(folder)
     for archive in archives:
       source = None
-      if not _is_cached(archive):
+      if not _is_cached(archive) or _sha256(archive.path) != archive.sha256:
         source = files.find(archive)
         if source is None:
           problems.append(files.describe_absence(archive))
@@ -197,12 +197,16 @@ class _Files:
 
   def _checksum(self, path: pathlib.Path) -> str:
     if path not in self._sha256:
-      digest = hashlib.sha256()
-      with path.open("rb") as file:
-        for block in iter(lambda: file.read(_BLOCK), b""):
-          digest.update(block)
-      self._sha256[path] = digest.hexdigest()
+      self._sha256[path] = _sha256(path)
     return self._sha256[path]
+
+
+def _sha256(path: pathlib.Path) -> str:
+  digest = hashlib.sha256()
+  with path.open("rb") as file:
+    for block in iter(lambda: file.read(_BLOCK), b""):
+      digest.update(block)
+  return digest.hexdigest()
 
 
 def _copy(chosen: list[tuple[Archive, pathlib.Path]], dataset_name: str) -> None:

@@ -62,10 +62,18 @@ def _decode(name: str, content: bytes, size: int) -> np.ndarray:
 def read_cache(path: pathlib.Path) -> list[np.ndarray] | None:
   """The arrays of `write_cache`; None if there are none or the file is damaged."""
   try:
-    with np.load(path) as arrays:
-      return [arrays[name] for name in _CACHED]
-  except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
+    with zipfile.ZipFile(path) as file:
+      return [_read_array(file, f"{name}.npy") for name in _CACHED]
+  except Exception:  # What a damaged header of an array makes NumPy raise is any.
     return None
+
+
+def _read_array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
+  with archive.open(name) as file:
+    array: np.ndarray = np.lib.format.read_array(file)
+    if file.read(1):  # At the end zipfile compares the checksum.
+      raise zipfile.BadZipFile(f"{name} is longer than its header says")
+  return array
 
 
 def write_cache(path: pathlib.Path, arrays: Sequence[np.ndarray]) -> None:

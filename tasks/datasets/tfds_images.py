@@ -73,10 +73,7 @@ def load(name: str, data_dir: str | None = None) -> dataset.Dataset:
         builder.as_dataset(split=split, batch_size=-1, as_supervised=True)
       )
     except (tf.errors.OpError, OSError, AssertionError) as error:
-      raise dataset.DataMissingError(
-        f"the prepared data in {builder.data_dir} cannot be read "
-        f"({_first_line(error)}): delete that folder and run again."
-      ) from error
+      raise _damaged(builder.data_dir, _first_line(error)) from error
     arrays += [x, (y - first).astype(np.int32)]
   train_x, train_y, test_x, test_y = arrays
   return dataset.check(dataset.Dataset(train_x, train_y, test_x, test_y, classes))
@@ -107,10 +104,7 @@ def find_builder(name: str, data_dir: str | None = None) -> tfds.core.DatasetBui
     raise InputError(f"TFDS cannot open the data set {name!r}: {reason}") from error
   except OSError as error:  # The folder is there, but not what TFDS writes into it.
     folder = os.path.join(expanded or constants.DATA_DIR, name.partition(":")[0])
-    raise dataset.DataMissingError(
-      f"the prepared data in {folder} cannot be read (no dataset_info.json): delete "
-      "that folder and run again."
-    ) from error
+    raise _damaged(folder, "no dataset_info.json") from error
 
 
 def prepare(builder: tfds.core.DatasetBuilder) -> None:
@@ -119,10 +113,14 @@ def prepare(builder: tfds.core.DatasetBuilder) -> None:
   TFDS reports its progress on standard error.
 
   Raises:
-    dataset.DataMissingError: archives are missing and cannot be downloaded, or TFDS
-      fails on them.
+    dataset.DataMissingError: archives are missing and cannot be downloaded, TFDS fails on
+      them, or the data are prepared and lack a file.
   """
   if os.path.exists(builder.data_dir):
+    for split in builder.info.splits.values():
+      for path in split.filepaths:
+        if not path.exists():
+          raise _damaged(builder.data_dir, f"no {path.name}")
     return
   missing = import_archives.missing_archives(builder)
   reason = _why_unreachable([archive.url for archive in missing])
@@ -209,6 +207,13 @@ def _how_to_get(
     f"--from=DIR --data_dir={data_dir}`, or run `tfds build {name} "
     f"--data_dir=DIR` on a machine with internet and copy its folder DIR/{name} to "
     f"{os.path.dirname(builder.data_dir)}."
+  )
+
+
+def _damaged(folder: str, reason: str) -> dataset.DataMissingError:
+  return dataset.DataMissingError(
+    f"the prepared data in {folder} cannot be read ({reason}): delete that folder and "
+    "run again."
   )
 
 

@@ -36,6 +36,7 @@ from tasks.datasets import (
   dataset,
   digits,
   import_archives,
+  picture_files,
   picture_folder,
   tfds_images,
 )
@@ -336,6 +337,19 @@ def test_tfds_prepared_data_need_no_archives_and_keep_their_order(
     np.testing.assert_array_equal(one, two)
 
 
+def test_tfds_prepared_data_that_lack_their_records_are_not_ready(
+  publish, no_network, tmp_path
+):
+  _import("mnist", publish("mnist"), tmp_path / "tfds")
+  builder = tfds_images.find_builder("mnist", str(tmp_path / "tfds"))
+  tfds_images.prepare(builder)
+  tfds_images.prepare(builder)
+  [records] = pathlib.Path(builder.data_dir).glob("mnist-test.*")
+  records.unlink()
+  with pytest.raises(dataset.DataMissingError, match=f"no {records.name}.*: delete"):
+    tfds_images.prepare(builder)
+
+
 def test_tfds_missing_data_without_network_fails_at_once(no_network, tmp_path):
   start = time.monotonic()
   with pytest.raises(dataset.DataMissingError) as caught:
@@ -582,6 +596,26 @@ def test_picture_folder_damaged_cache_is_made_anew(folder, tmp_path, count_decod
     np.testing.assert_array_equal(again.train_x, first.train_x)
     assert len(cached.read_bytes()) == len(whole)
   assert len(count_decoding) == 4
+
+
+def test_a_changed_byte_of_a_cache_changes_no_array(tmp_path):
+  """As headers of arrays are read before the checksums of what they are in."""
+  path = tmp_path / "cache.npz"
+  pictures = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
+  arrays = [pictures, np.int32([1, 0]), pictures, np.int32([0, 1])]
+  picture_files.write_cache(path, arrays)
+  whole = path.read_bytes()
+  damaged = 0
+  for place in range(len(whole)):
+    for flipped in (1, 4, 16, 127):
+      content = bytearray(whole)
+      content[place] ^= flipped
+      path.write_bytes(content)
+      found = picture_files.read_cache(path)
+      damaged += found is None
+      for array, other in zip(found or arrays, arrays):
+        np.testing.assert_array_equal(array, other, strict=True)
+  assert damaged > 4 * 4 * 128  # The headers alone, of which each byte counts.
 
 
 def test_picture_folder_failed_write_leaves_no_file(folder, tmp_path, monkeypatch):

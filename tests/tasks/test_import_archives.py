@@ -89,9 +89,10 @@ def test_second_import_needs_no_files(builder, folder, tmp_path):
   assert [source for _, source in again] == [None, None]
 
 
-def test_file_cut_short_in_the_cache_is_replaced(builder, folder):
+@pytest.mark.parametrize("content", [b"pict", b"PICTURES"], ids=["cut", "changed"])
+def test_damaged_file_in_the_cache_is_replaced(content, builder, folder):
   first, _ = import_archives.import_archives(builder, folder)
-  first.archive.path.write_bytes(b"pict")
+  first.archive.path.write_bytes(content)
   again = import_archives.import_archives(builder, folder)
   assert [source for _, source in again] == [folder / "images.gz", None]
   assert first.archive.path.read_bytes() == b"pictures"
