@@ -66,6 +66,16 @@ def _score(
     yield from zip(found["class"].numpy().tolist(), likeliest.numpy().tolist())
 
 
+def _read(path: str) -> np.ndarray:
+  try:
+    inputs = np.load(path, mmap_mode="r")
+  except (EOFError, ValueError):
+    inputs = None
+  if not isinstance(inputs, np.ndarray):
+    raise ValueError(f"{path} is no array of numbers: give what numpy.save writes.")
+  return inputs
+
+
 def main(argv: Sequence[str]) -> None:
   """Scores a file of inputs into a CSV."""
   parser = argparse.ArgumentParser(description="Scores a file of inputs into a CSV.")
@@ -73,10 +83,10 @@ def main(argv: Sequence[str]) -> None:
   parser.add_argument("inputs", help="a .npy")
   parser.add_argument("out", help="the CSV")
   args = parser.parse_args(argv)
-  model = tf.saved_model.load(args.model)
   try:
-    scores = score(model, np.load(args.inputs, mmap_mode="r"))
-  except ValueError as error:
+    model = tf.saved_model.load(args.model)
+    scores = score(model, _read(args.inputs))
+  except (OSError, ValueError) as error:
     sys.exit(str(error))
   with open(args.out, "w", newline="", encoding="utf-8") as f:
     writer = csv.writer(f)

@@ -99,7 +99,11 @@ def main(argv: Sequence[str]) -> None:
   parser = argparse.ArgumentParser(description="Answers the request on standard input.")
   parser.add_argument("model", help="the folder of a SavedModel")
   args = parser.parse_args(argv)
-  print(answer(tf.saved_model.load(args.model), sys.stdin.read()))
+  try:
+    model = tf.saved_model.load(args.model)
+  except OSError as error:
+    sys.exit(str(error))
+  print(answer(model, sys.stdin.read()))
 
 
 if __name__ == "__main__":

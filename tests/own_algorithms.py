@@ -106,6 +106,13 @@ def build_without_default(model, hparams):
   """Has no class to find."""
 
 
+def build_due_option(model, hparams=GoodHparams(), *, num_clients, rate):
+  """Of its options num_clients alone is given."""
+
+
+of_model_alone = good._replace(builder=lambda model: None)
+
+
 def build_other_default(model, hparams=GoodHparams(epochs=3)):
   """The flags would not know of its epochs."""
 

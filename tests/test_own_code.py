@@ -31,7 +31,9 @@ _MISTAKES = {
   "values in the default": ("own_algorithms:build_other_default", r"not GoodHparams\(\)"),
   "a name of two words": ("own_algorithms:no_word", "'fed avg'.*underscores"),
   "no name": ("own_algorithms:no_name", "is called None"),
-  "no builder": ("own_algorithms:no_builder", "builder of .*; found None"),
+  "no builder": ("own_algorithms:no_builder", "builder of good .*; it is None"),
+  "an option that is due": ("own_algorithms:build_due_option", "argument: 'rate'"),
+  "a builder of a model": ("own_algorithms:of_model_alone", "too many positional"),
   "values for a class": ("own_algorithms:no_class", "hparams_class of .* a class of "),
   "a plain field": ("own_algorithms:plain_field", r"PlainFieldHparams\.mu.*hparam"),
 }

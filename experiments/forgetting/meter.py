@@ -112,18 +112,19 @@ class Meter:
     return local_models
 
   def _check_measured(self, name: str, rows: RowFile, *, of_clients_before: int) -> None:
-    """Raises `InputError` where a round is done that has clients, but no rows."""
+    """Raises `InputError` where a round is done whose clients lack some of their rows."""
     run_dir = self._prepared.config.run_dir
     done = checkpoints.rounds_done(os.path.join(run_dir, CHECKPOINTS)) or 0
-    every = self._prepared.config.eval_every
-    due = {t for t in range(2, done + 1) if t % every == 0}
-    lost = due - rows.rounds()
-    missing = sorted(t for t in lost if self._cohort(t - of_clients_before))
-    if missing:
-      raise InputError(
-        f"{run_dir} has {done} rounds, but {name} has no measurements of round "
-        f"{missing[0]}: measure anew, in another --run_dir."
-      )
+    every, found = self._prepared.config.eval_every, rows.count()
+    # Not those that are asked for now: that others were is said elsewhere.
+    algorithms = {algorithm for _, algorithm in found} or {""}
+    for t in range(2, done + 1):
+      due = len(self._cohort(t - of_clients_before))
+      if t % every == 0 and any(found[t, algorithm] < due for algorithm in algorithms):
+        raise InputError(
+          f"{run_dir} has {done} rounds, but {name} lacks measurements of round {t}: "
+          "measure anew, in another --run_dir."
+        )
 
   def __call__(self, start: loop.RoundStart) -> None:
     """Measures, if it is this round's turn."""

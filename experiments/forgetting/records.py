@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import csv
 import math
 import os
@@ -62,13 +63,14 @@ class RowFile:
   def __init__(self, path: str, kind: Any):
     self._path, self._kind = path, kind
 
-  def rounds(self) -> set[int]:
-    """The rounds that rows are of.
+  def count(self) -> collections.Counter[tuple[int, str]]:
+    """How many rows a round has of an algorithm, of "" where they name none.
 
     Raises:
       InputError: As of `read_rows`.
     """
-    return {row.round for row in read_rows(self._path, self._kind)}
+    rows = read_rows(self._path, self._kind)
+    return collections.Counter((r.round, getattr(r, "algorithm", "")) for r in rows)
 
   def cut(self, keeps: Callable[[int], bool]) -> None:
     """Keeps the rows of some rounds alone."""

@@ -209,7 +209,13 @@ def _read_metrics(folder: str) -> list[dict[str, Any]]:
       raise ValueError(
         f"line {number} of {records.METRICS} has {len(row)} cells, not {len(head)}"
       )
-  return [{n: _number(n, cell) for n, cell in zip(head, row) if cell} for row in rows]
+  read = [{n: _number(n, cell) for n, cell in zip(head, row) if cell} for row in rows]
+  for due, record in enumerate(read, start=1):
+    if record["round"] != due:
+      raise ValueError(
+        f"line {due + 1} of {records.METRICS} is of round {record['round']}, not {due}"
+      )
+  return read
 
 
 def _number(name: str, cell: str) -> float:

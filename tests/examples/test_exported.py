@@ -120,6 +120,30 @@ def test_without_arguments_the_usage_is_said(example, capsys):
   assert "required: model" in said
 
 
+@pytest.mark.parametrize("example", [batch_scoring, serving_request])
+def test_a_model_that_is_not_there_is_named(example, tmp_path):
+  args = ["none", "inputs.npy", str(tmp_path / "out")][
+    : 1 + 2 * (example is batch_scoring)
+  ]
+  with pytest.raises(SystemExit, match="^SavedModel .*none"):
+    example.main(args)
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["none", "empty", "text", "several"])
+def test_a_file_that_is_no_array_is_named(kind, path, tmp_path):
+  given = tmp_path / "inputs"
+  if kind == "several":
+    with given.open("wb") as file:
+      np.savez(file, inputs=np.zeros(3))
+  elif kind != "none":
+    given.write_text("" if kind == "empty" else "1,2,3")
+  said = "No such file.*inputs" if kind == "none" else "inputs is no array of numbers: "
+  with pytest.raises(SystemExit, match=said):
+    batch_scoring.main([path, str(given), str(tmp_path / "out")])
+  assert not (tmp_path / "out").exists()
+
+
 def _answer(model, request) -> dict:
   return json.loads(serving_request.answer(model, json.dumps(request)))
 

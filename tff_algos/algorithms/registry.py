@@ -69,11 +69,7 @@ def _own(name: str) -> Algorithm:
       f"{name!r} is called {row.name!r}, which its flags cannot begin with: give it a "
       "name of letters, digits and underscores."
     )
-  if not callable(row.builder):
-    raise InputError(
-      f"The builder of {name!r} must be a function (model, hparams); found "
-      f"{row.builder!r}."
-    )
+  row.check_builder()
   kind = row.hparams_class
   if not isinstance(kind, type) or not issubclass(kind, HyperParameters):
     raise InputError(

@@ -52,6 +52,23 @@ class Algorithm(NamedTuple):
         "it out; norm_limit is for every algorithm."
       )
 
+  def check_builder(self) -> None:
+    """Raises `InputError` unless `build` can call the builder."""
+    try:
+      signature = inspect.signature(self.builder)
+      signature.bind(None, None, **self._asked(num_clients=0, num_examples=0))
+    except (TypeError, ValueError) as error:
+      raise InputError(
+        f"The builder of {self.name} must be a function (model, hparams) whose options "
+        f"besides num_clients and num_examples have defaults ({error}); it is "
+        f"{self.builder!r}."
+      ) from error
+
+  def _asked(self, **population: int) -> dict[str, int]:
+    """Those of the population's numbers that the builder has options of."""
+    options = inspect.signature(self.builder).parameters
+    return {name: value for name, value in population.items() if name in options}
+
   def build(
     self,
     model: Model,
@@ -73,9 +90,7 @@ class Algorithm(NamedTuple):
     Raises:
       InputError: It takes no aggregator, or a value is out of range.
     """
-    population = {"num_clients": num_clients, "num_examples": num_examples}
-    options = inspect.signature(self.builder).parameters
-    needed = {name: value for name, value in population.items() if name in options}
+    needed = self._asked(num_clients=num_clients, num_examples=num_examples)
     if aggregator is None:
       return self.builder(model, hparams, **needed)
     self.check_aggregator()

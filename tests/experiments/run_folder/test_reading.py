@@ -82,6 +82,16 @@ def test_last_line_that_was_cut_short_is_left_out(write_run, tmp_path):
   assert len(reading.read_run(folder).records) == whole.count("\n") - 1 == 4
 
 
+def test_a_row_that_was_cut_out_is_noticed(write_run, tmp_path):
+  """Else the bytes to each later accuracy would be too few."""
+  folder = write_run(tmp_path / "a")
+  path = tmp_path / "a/metrics.csv"
+  lines = path.read_text().splitlines(keepends=True)
+  path.write_text("".join(lines[:2] + lines[3:]))
+  with pytest.raises(InputError, match="line 3 of metrics.csv is of round 3, not 2"):
+    reading.read_run(folder)
+
+
 def test_no_noise_is_no_privacy():
   assert "no differential" in reading.privacy_line({**_PRIVACY, "epsilon": None})
 
