@@ -120,13 +120,13 @@ def test_without_arguments_the_usage_is_said(example, capsys):
   assert "required: model" in said
 
 
-@pytest.mark.parametrize("example", [batch_scoring, serving_request])
-def test_a_model_that_is_not_there_is_named(example, tmp_path):
-  args = ["none", "inputs.npy", str(tmp_path / "out")][
-    : 1 + 2 * (example is batch_scoring)
-  ]
-  with pytest.raises(SystemExit, match="^SavedModel .*none"):
-    example.main(args)
+@pytest.mark.parametrize(
+  "example, rest", [(batch_scoring, ["inputs.npy", "out"]), (serving_request, [])]
+)
+def test_a_model_that_is_not_there_is_named(example, rest, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(SystemExit, match=r"^SavedModel .*none"):
+    example.main(["none", *rest])
   assert not list(tmp_path.iterdir())
 
 

@@ -88,7 +88,7 @@ def test_a_row_that_was_cut_out_is_noticed(write_run, tmp_path):
   path = tmp_path / "a/metrics.csv"
   lines = path.read_text().splitlines(keepends=True)
   path.write_text("".join(lines[:2] + lines[3:]))
-  with pytest.raises(InputError, match="line 3 of metrics.csv is of round 3, not 2"):
+  with pytest.raises(InputError, match=r"line 3 of metrics\.csv is of round 3, not 2"):
     reading.read_run(folder)
 
 
