@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import functools
 import importlib
 import json
 import operator
@@ -215,17 +214,13 @@ def _with_containers(t: Any, containers: Any, path: str) -> Any:
     ]
     if name is None:
       return tff.StructType(elements)
-    if name.startswith(":"):
-      container = _named_tuple(name[1:], *(n for n, _ in elements))
-    else:
-      container = _imported(name, path)
+    module, _, attribute = name.partition(":")
+    make: Any = collections.namedtuple
+    container = (
+      _imported(name, path) if module else make(attribute, [n for n, _ in elements])
+    )
     return tff.StructWithPythonType(elements, container)
   return t
-
-
-@functools.cache  # That a state that goes in is of the class of one that came out.
-def _named_tuple(name: str, *fields: str) -> type:
-  return collections.namedtuple(name, fields)
 
 
 def _imported(name: str, path: str) -> type:
