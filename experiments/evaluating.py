@@ -64,9 +64,12 @@ def run(request: Request) -> None:
   loaded = preparation.load(config)
   if not request.other_data:
     _check_data(request.run, manifest, loaded)
+  clients = loaded.clients
+  held_out = np.ones(len(clients), bool)
+  training = cohorts.training_clients(len(clients), config.held_out_clients, config.seed)
+  held_out[list(training)] = False
   found = run_model.read_functions(config, manifest, loaded, best=request.best)
   process = preparation.process_of(request.run, manifest, found.model)
-  clients = loaded.clients
   evaluate_clients = client_evaluation.build_client_evaluation(
     found.model, personal_model=process.personal_model, seed=config.seed
   )
@@ -77,9 +80,6 @@ def run(request: Request) -> None:
     # The clients may take longer.
     print(f"test set, {len(loaded.test_y):,} examples: {words}", flush=True)
   values = evaluate_clients(found.weights, clients, clients.ids)
-  held_out = np.ones(len(clients), bool)
-  training = cohorts.training_clients(len(clients), config.held_out_clients, config.seed)
-  held_out[list(training)] = False
   os.makedirs(folder, exist_ok=True)
   _write(out, clients, values, held_out)
   for group, chosen in (("clients", ~held_out), ("held-out clients", held_out)):

@@ -162,6 +162,19 @@ def test_data_of_another_dtype_are_not_those_of_the_runs_model(mine, evaluate, t
   assert tree(tmp_path) == before
 
 
+def test_fewer_clients_than_were_held_out_are_refused_before_all_work(
+  mine, evaluate, tmp_path
+):
+  run_dir = _with_config(mine, tmp_path)
+  config = read_json(run_dir / "config.json")
+  config["flags"]["held_out_clients"] = 1000
+  (run_dir / "config.json").write_text(json.dumps(config))
+  before = tree(tmp_path)
+  done = evaluate("--other_data", run_dir=run_dir)
+  assert_refused(done, "held_out_clients must be in 0..", "found 1000")
+  assert tree(tmp_path) == before
+
+
 def test_out_is_no_other_file(mine, evaluate, tmp_path):
   run_dir = _with_config(mine, tmp_path)
   before = (run_dir / "config.json").read_bytes()
