@@ -39,7 +39,8 @@ def _operations(function: tf.types.experimental.ConcreteFunction) -> set[str]:
 
 
 def _draw(*shape: int, seed: int = 0) -> np.ndarray:
-  return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+  """Of float64, in which sums of another order differ by far less than a wrong one."""
+  return np.random.default_rng(seed).normal(size=shape)
 
 
 def _with_gradients(layer, inputs):
@@ -66,8 +67,8 @@ def _vectorised(layer, inputs, is_own):
 
   own = [value for value, o in zip(inputs, is_own) if o]
   # The number of clients and that of a client's pictures are not known when it is traced.
-  specs = [tf.TensorSpec([None, *v.shape[1:]], tf.float32) for v in own]
-  specs[0] = tf.TensorSpec([None, None, *own[0].shape[2:]], tf.float32)
+  specs = [tf.TensorSpec([None, *v.shape[1:]], v.dtype) for v in own]
+  specs[0] = tf.TensorSpec([None, None, *own[0].shape[2:]], own[0].dtype)
   function = tf.function(of_all, input_signature=specs).get_concrete_function()
   return function(*map(tf.constant, own)), _operations(function)
 
@@ -94,13 +95,21 @@ def test_convolution_and_its_gradients(picture, filters, stride, dilation, paddi
   def layer(values, weights):
     return tf.nn.conv2d(values, weights, stride, padding, dilations=dilation)
 
+  # TensorFlow has gradients of dilated ones on a GPU, and on some CPUs only.
+  steps = np.broadcast_to(dilation, 2)
+  spread = [np.eye((n - 1) * d + 1)[::d] for n, d in zip(filters, steps)]
+
+  def dense(values, weights):
+    between = tf.einsum("ijkl,iy,jx->yxkl", weights, *spread)  # Zeros.
+    return tf.nn.conv2d(values, between, stride, padding)
+
   inputs = [_draw(_CLIENTS, _PICTURES, *picture), _draw(_CLIENTS, *filters, seed=1)]
   found, operations = _vectorised(layer, inputs, (True, True))
   assert not any("While" in name or "Conv2D" in name for name in operations)
   for client in range(_CLIENTS):
-    expected = _with_gradients(layer, [tf.constant(v[client]) for v in inputs])
+    expected = _with_gradients(dense, [tf.constant(v[client]) for v in inputs])
     for value, other in zip(found, expected):
-      np.testing.assert_allclose(value[client], other, rtol=1e-5, atol=1e-5)
+      np.testing.assert_allclose(value[client], other, rtol=1e-9, atol=1e-9)
 
 
 def test_convolution_by_one_filter_for_all_stays_a_convolution():
@@ -115,7 +124,7 @@ def test_convolution_by_one_filter_for_all_stays_a_convolution():
   for client in range(_CLIENTS):
     expected = _with_gradients(layer, [tf.constant(pictures[client])])
     for value, other in zip(found, expected):
-      np.testing.assert_allclose(value[client], other, rtol=1e-5, atol=1e-5)
+      np.testing.assert_allclose(value[client], other, rtol=1e-9, atol=1e-9)
 
 
 def test_convolution_in_groups_is_left_to_one_client_after_another():
@@ -128,7 +137,7 @@ def test_convolution_in_groups_is_left_to_one_client_after_another():
     found = tf.function(lambda *v: tf.vectorized_map(lambda v: layer(*v), v))(*own)
   for client in range(_CLIENTS):
     expected = layer(*(v[client] for v in own))
-    np.testing.assert_allclose(found[client], expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found[client], expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("num_transforms", [1, _PICTURES])
