@@ -12,6 +12,7 @@ Exit status: 1 if a measurement failed, 2 if the flags are wrong.
 
 from __future__ import annotations
 
+import os
 import sys
 
 if __name__ == "__main__":  # Before what a broken environment fails to import.
@@ -54,7 +55,7 @@ def main() -> int:
       frameworks=values.framework,
       algorithms=values.algorithm,
       rounds=values.rounds,
-      out=values.out,
+      out=values.out and os.path.expanduser(values.out),
     )
   )
 

@@ -49,6 +49,10 @@ def _check_rates(rates: Sequence[str]) -> None:
       is_rate = False
     if not is_rate:
       raise InputError(f"--learning_rates must be positive numbers; found {rate!r}.")
+  if len(set(map(float, rates))) < len(rates):
+    raise InputError(
+      f"--learning_rates gives one twice: give each once; found {', '.join(rates)}."
+    )
 
 
 def _default_rates(task: str) -> Sequence[str]:

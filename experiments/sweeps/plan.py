@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from experiments.config import (
   make_config,
   make_hparams,
 )
+from experiments.run_folder import reading
 from experiments.run_folder.folder import FREE_SETTINGS, RunFolder
 from experiments.tables import measures
 from experiments.tables.cells import Settings, run_folder
@@ -33,6 +35,9 @@ from tff_algos.templates.algorithm import Algorithm
 
 # Flags of train.py that a sweep sets itself.
 _OWN = ("algorithm", "task", "seed", "run_dir", "hparams")
+
+# Bytes, of Linux's file systems.
+_LONGEST_NAME = 255
 
 Point = dict[str, Any]
 
@@ -113,7 +118,7 @@ def make() -> Plan:
       )
   rows = {name: algorithms_registry.get(name) for name in names}
   axes = _axes(values.grid, list(rows.values()))
-  settings = Settings(values.out, seeds)
+  settings = Settings(os.path.expanduser(values.out), seeds)
   configs: dict[tuple[str, int], Config] = {}
   table_rows: list[Row] = []
   for name, row in rows.items():
@@ -173,7 +178,7 @@ def _axes(words: Sequence[str], rows: Sequence[Algorithm]) -> dict[str, list[Any
     parsed = []
     for part in text.split(";" if ";" in text else ","):
       try:
-        value = flags.FLAGS[name].parser.parse(part)
+        value = flags.FLAGS[name].parser.parse(part.strip())
       except (ValueError, TypeError) as error:
         raise InputError(f"--grid={name}: {part!r} cannot be used: {error}.") from error
       if name in hparams:
@@ -230,6 +235,11 @@ def _add(
   words = [name, *(f"{axis}={_text(value)}" for axis, value in point.items())]
   # A folder's name, which programs take in lists.
   place = re.sub(r"[^\w.=+-]", "-", "_".join(words))
+  if len(place.encode()) > _LONGEST_NAME:
+    raise InputError(
+      f"--grid gives a cell whose folder's name would have {len(place.encode())} bytes, "
+      f"where {_LONGEST_NAME} are possible: give fewer axes or shorter values."
+    )
   for seed in settings.seeds:
     config = make_config(
       name,
@@ -241,11 +251,23 @@ def _add(
     )
     partitions.parse(config.partition)
     manifest = {"flags": dataclasses.asdict(config), "hparams": dataclasses.asdict(whole)}
-    RunFolder(config.run_dir, flag="--out").check(manifest, free=FREE_SETTINGS)
+    folder = RunFolder(config.run_dir, flag="--out")
+    folder.check(manifest, free=FREE_SETTINGS)
+    _check_rounds(folder, config.rounds)
     configs[place, seed] = config
   compared = [field for field in given if f"flags.{field}" not in FREE_SETTINGS]
   held = {**hparams, **{field: getattr(config, field) for field in compared}}
   return Cell(place, name, task, config.rounds, held)
+
+
+def _check_rounds(folder: RunFolder, rounds: int) -> None:
+  """Raises `InputError` if a run has more, of which the table would show less."""
+  done = len(reading.read_run(folder.path).records) if folder.read() else 0
+  if done > rounds:
+    raise InputError(
+      f"{folder.path} has {done} rounds already: ask for as many or more by --rounds, "
+      f"not {rounds}."
+    )
 
 
 def _text(value: Any) -> str:

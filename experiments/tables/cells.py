@@ -6,6 +6,7 @@ are gone on with where they were stopped, and left alone when they are done.
 
 from __future__ import annotations
 
+import dataclasses
 import glob
 import itertools
 import os
@@ -18,11 +19,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 from experiments import command_line
+from experiments.config import make_config, make_hparams
 from experiments.run_folder import reading
-from experiments.run_folder.folder import CONFIG, differences, read_manifest
+from experiments.run_folder.folder import (
+  CONFIG,
+  FREE_SETTINGS,
+  differences,
+  read_manifest,
+)
 from experiments.tables.measures import Curve, at_common_rounds, first_rounds
 from experiments.tables.model import Cell, Program
 from tasks import registry as tasks_registry
+from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.errors import InputError
 from tff_algos.runtimes import child_process
 
@@ -102,29 +110,31 @@ def read_run_of(cell: Cell, seed: int, settings: Settings) -> Optional[reading.R
   if not os.path.exists(os.path.join(folder, CONFIG)):
     return None
   run = reading.read_run(folder)
-  held = {**run.hparams, **run.flags}
-  task = tasks_registry.get(cell.task)
-  cohort = min(task.clients_per_round, cell.flags.get("num_clients", sys.maxsize))
-  defaults = {
-    "partition": task.partition,
-    "partition_seed": 0,
-    "loss_epsilon": 0.0,
-    "clients_per_round": cohort,
-    "eval_every": 1,
-    "seed": seed,
-    **task.hparams,
-  }
-  wanted = {"algorithm": cell.algorithm, "task": cell.task, **cell.flags}
-  # Not every algorithm has all that a task sets.
-  wanted.update((k, v) for k, v in defaults.items() if k in held and k not in wanted)
-  for flag, value in wanted.items():
-    name = flag if flag in held else flag[len(cell.algorithm) + 1 :]
-    if held.get(name) != (None if value == "inf" else value):
-      raise InputError(
-        f"{folder} holds a run with {name}={held.get(name)!r}, not {value!r}: move it "
-        "away or choose another --out."
-      )
+  held = {"flags": run.flags, "hparams": run.hparams}
+  wanted = _settings_of(cell, seed, folder)
+  for name, found, value in differences(held, wanted, FREE_SETTINGS):
+    raise InputError(
+      f"{folder} holds a run with {name}={found!r}, not {value!r}: move it away or "
+      "choose another --out."
+    )
   return run
+
+
+def _settings_of(cell: Cell, seed: int, folder: str) -> dict[str, dict[str, Any]]:
+  """All that `config.json` has of the settings of a run, those that are defaults too."""
+  row, task = algorithms_registry.get(cell.algorithm), tasks_registry.get(cell.task)
+  known = {field.name for field in dataclasses.fields(row.hparams_class)}
+  given: dict[str, Any] = {"rounds": cell.rounds}
+  hparams: dict[str, Any] = {}
+  for flag, value in cell.flags.items():
+    name = flag.removeprefix(f"{row.name}_")
+    if name in known:
+      hparams[name] = None if value == "inf" else value
+    else:
+      given[flag] = value
+  config = make_config(cell.algorithm, cell.task, seed=seed, run_dir=folder, **given)
+  whole = make_hparams(row, task, hparams)
+  return {"flags": dataclasses.asdict(config), "hparams": dataclasses.asdict(whole)}
 
 
 def check_same_data(cell: Cell, settings: Settings) -> None:
@@ -267,6 +277,8 @@ def run_calls(item: Program, key: str, settings: Settings) -> list[str]:
   for name, options in item.calls.items():
     folder = call_folder(key, name, settings)
     is_done = os.path.exists(os.path.join(folder, item.done))
+    if is_done:
+      _check_call(options, folder, free=item.scaled_flag)
     options = {**options, item.folder_flag: folder}
     if item.scaled_flag:
       rounds = scaled(options[item.scaled_flag], settings.rounds_scale)
@@ -278,3 +290,19 @@ def run_calls(item: Program, key: str, settings: Settings) -> list[str]:
     if run_program(program_command(item.program, options, settings)):
       failed.append(f"{key}, {name}")
   return failed
+
+
+def _check_call(options: Mapping[str, Any], folder: str, free: str) -> None:
+  """Raises `InputError` if a folder says that it was made with other options."""
+  manifest = read_manifest(folder, "move it away or choose another --out")
+  held = {**manifest.get("settings", {}), **manifest.get("flags", {})}
+  for name, value in options.items():
+    found = held.get(name, value)
+    if isinstance(found, list):
+      found = ";".join(map(str, found))
+    # Hyper-parameters are held one by one.
+    if name != free and not isinstance(found, dict) and str(found) != str(value):
+      raise InputError(
+        f"{folder} was made with {name}={found}, not {value}: move it away or choose "
+        "another --out."
+      )

@@ -5,7 +5,6 @@ Tables that need the same cell share its runs.
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -23,11 +22,15 @@ from experiments.tables.cells import (
   is_wanted,
   run_calls,
   run_cells,
+  seeds_of,
 )
 from experiments.tables.model import Item, Program, Table, cells_of, names_of
 from experiments.tables.writing import check_scale, write_figure, write_table
 from tasks import registry as tasks_registry
 from tff_algos.errors import InputError
+
+# Of which the longest experiments have no more rounds than train.py takes.
+_MOST_SCALE = 1000
 
 
 def _define_flags() -> None:
@@ -128,11 +131,15 @@ def make(items: Mapping[str, Item], settings: Settings, *, run: bool) -> list[st
     if isinstance(item, Program):
       failed += run_calls(item, key, settings) if run else []
       continue
+    cells = cells_of(item)
     try:
-      failed += run_cells(cells_of(item), settings) if run else []
+      failed += run_cells(cells, settings) if run else []
     finally:  # What is there is written also when the rest is stopped.
       write = write_table if isinstance(item, Table) else write_figure
-      for path in write(item, key, settings):  # type: ignore[operator]
+      # Of all seeds that were begun, else fewer --repeats would take numbers away.
+      seeds = {*settings.seeds, *(s for cell in cells for s in seeds_of(cell, settings))}
+      shown = settings._replace(seeds=sorted(seeds))
+      for path in write(item, key, shown):  # type: ignore[operator]
         print(path)
   return failed
 
@@ -206,8 +213,12 @@ def _settings(paper: str) -> Settings:
       raise InputError(f"--data_dirs: there is no folder {folder}.")
     data_dirs[name] = folder
   scale = flags.FLAGS.rounds_scale
-  if not 0 < scale < math.inf:
-    raise InputError(f"--rounds_scale must be more than 0 and finite; found {scale:g}.")
+  if not 0 < scale <= _MOST_SCALE:
+    raise InputError(
+      f"--rounds_scale must be more than 0 and at most {_MOST_SCALE}; found {scale:g}."
+    )
+  if not all(text.strip() for text in flags.FLAGS.only):
+    raise InputError("--only has an empty text, which is in every name: leave it out.")
   out = os.path.join("results", paper)
   if flags.FLAGS.out is not None:
     out = os.path.expanduser(flags.FLAGS.out)

@@ -46,7 +46,9 @@ def start(papers: Mapping[str, Build]) -> None:
   """
   place = dict(module_name=sys.argv[0])  # Where absl looks for what --help shows.
   flags.DEFINE_string("results", "results", "Folder of all papers' results.", **place)
-  command_line.start(lambda: write(papers, os.path.abspath(flags.FLAGS.results)))
+  command_line.start(
+    lambda: write(papers, os.path.abspath(os.path.expanduser(flags.FLAGS.results)))
+  )
 
 
 def write(papers: Mapping[str, Build], folder: str) -> None:

@@ -206,9 +206,14 @@ def _page(key: str, settings: Settings) -> str:
 
 
 def scale_of(key: str, settings: Settings) -> Optional[float]:
-  """The scale of rounds that a table or figure was written with; None if it was not."""
+  """The scale of rounds that numbers of a table or figure are of; None without any."""
   if not os.path.exists(_page(key, settings)):
     return None
+  numbers = os.path.join(settings.out, f"{key}.csv")
+  if os.path.exists(numbers):
+    with open(numbers, newline="") as f:
+      if not any(int(row["runs"]) for row in csv.DictReader(f)):
+        return None
   with open(_page(key, settings)) as f:
     found = re.search(_SCALED.format("([0-9.e+-]+)"), f.read())
   return float(found[1]) if found else 1.0

@@ -99,6 +99,19 @@ def test_other_settings_do_not_go_on_with_its_runs(swept, fork_program):
   assert "dropout=0.0, not 0.5" in done.err and "choose another --out" in done.err
 
 
+def test_fewer_rounds_do_not_take_its_place(swept, fork_program):
+  folder, *_ = swept
+  before = (folder / "out/table.md").read_bytes()
+  done = fork_program(
+    *("sweep.py", *_SMALL, "--grid=learning_rate=0.05", "--seeds=4", "--rounds=1"),
+    *(f"--out={folder / 'out'}", f"--cache_dir={folder / 'cache'}"),
+    cwd=folder,
+  )
+  assert (done.status, done.out) == (2, "")
+  assert "seed4 has 2 rounds already: ask for as many or more" in done.err
+  assert (folder / "out/table.md").read_bytes() == before
+
+
 @pytest.mark.parametrize(
   "flags, said",
   [
@@ -109,6 +122,8 @@ def test_other_settings_do_not_go_on_with_its_runs(swept, fork_program):
     (["--seeds="], "--seeds must be whole numbers"),
     (["--grid=learning_rate"], "must be like learning_rate=0.05,0.1"),
     (["--grid=learning_rate=0.1,0.1"], "gives 0.1 twice"),
+    (["--grid=partition=iid; iid"], "gives iid twice"),
+    ([f"--grid=client_duration=lognormal:mean=1{'0' * 255}"], "name would have 2"),
     (["--grid=learning_rate=0.1,high"], "'high' cannot be used"),
     (["--grid=learning_rate=0.1,-1"], "learning_rate"),
     (["--grid=learning_rate=0.1", "--learning_rate=0.2"], "leave one out"),

@@ -23,6 +23,8 @@ def _program(*words: str) -> subprocess.CompletedProcess:
     (["--table=1", "--data_dirs=svhn=/absent"], "there is no folder /absent"),
     (["--table=1", "--rounds_scale=0"], "--rounds_scale must be more than 0"),
     (["--table=1", "--rounds_scale=nan"], "--rounds_scale must be more than 0"),
+    (["--table=1", "--rounds_scale=1e307"], "and at most 1000; found 1e+307"),
+    (["--table=1", "--only=,beta"], "--only has an empty text"),
     (["--table=1", "--data_dirs=cifar=/tmp"], "there is no data set cifar, but c"),
     (["--table=1", "--repeats=0"], "repeats"),
     (["--table=1", "--norun", "--only=absent"], "--only=absent is in none of the names"),
@@ -49,6 +51,10 @@ def test_out_that_is_no_folder_and_rates_that_are_none_get_one_sentence(
   done = fork_program("fedavg_tables.py", *flags, cwd=tmp_path)
   assert done.status == 2 and done.err.count("\n") == 1
   assert "must be positive numbers; found 'high'" in done.err
+  flags = ["--list", "--learning_rates=0.1,0.10"]
+  done = fork_program("fedavg_tables.py", *flags, cwd=tmp_path)
+  assert done.status == 2 and done.err.count("\n") == 1
+  assert "--learning_rates gives one twice" in done.err
 
 
 def test_what_only_lets_nothing_pass_of_is_not_written(tmp_path):

@@ -124,6 +124,9 @@ def test_program_of_a_figure_is_called_once_and_for_what_is_wanted(tmp_path, cap
   capfd.readouterr()
   assert cells.run_calls(item, "figure1", settings) == []
   assert capfd.readouterr().out == ""
+  other = item._replace(calls={"digits": {**one, "num_clients": 5}})
+  with pytest.raises(InputError, match="made with num_clients=4, not 5: move it away"):
+    cells.run_calls(other, "figure1", settings)
   every = settings._replace(only=())
   assert cells.run_calls(item, "figure1", every) == ["figure1, bad"]
   assert "There is no task 'absent'" in capfd.readouterr().err
@@ -207,7 +210,12 @@ def test_runs_are_averaged_at_rounds_that_all_have_measured(write_run, tmp_path,
     ({"partition": "iid"}, {}, "partition='iid', not 'dirichlet"),
     ({"clients_per_round": 3}, {}, "clients_per_round=3, not"),
     ({"eval_every": 5}, {}, "eval_every=5, not 1"),
+    ({"dropout": 0.9}, {}, "dropout=0.9, not 0.0"),
+    ({"norm_limit": 2.0}, {}, "norm_limit=2.0, not None"),
+    ({"num_clients": 3}, {}, "num_clients=3, not"),
+    ({"held_out_clients": 1}, {}, "held_out_clients=1, not 0"),
     ({}, {"learning_rate": 9.0}, "learning_rate=9.0, not"),
+    ({}, {"server_learning_rate": 0.5}, "server_learning_rate=0.5, not 1.0"),
   ],
 )
 def test_run_with_other_than_the_tasks_defaults_is_refused(
@@ -223,13 +231,14 @@ def test_run_with_other_than_the_tasks_defaults_is_refused(
 def test_run_that_was_killed_before_its_end_is_run_again(write_run, tmp_path, capfd):
   """It has all its rounds, but no summary; and one that has only begun has none."""
   settings = Settings(str(tmp_path), cache_dir=str(tmp_path / "cache"))
-  cell = Cell("a", "fedavg", "digits_cnn", 4, {"num_clients": 0})  # Refused at once.
+  wrong = {"partition": "no_such"}  # Refused at once.
+  cell = Cell("a", "fedavg", "digits_cnn", 4, wrong)
   folder = tmp_path / "runs/a/seed0"
-  write_run(folder, flags={"num_clients": 0})
+  write_run(folder, flags=wrong)
   assert cells.run_cells([cell], settings) == ["a, seed 0"]
   (folder / "metrics.csv").unlink()
   assert cells.unfinished([cell], settings) == "0 of 4 rounds"
-  write_run(tmp_path / "runs/b/seed0", flags={"num_clients": 0})
+  write_run(tmp_path / "runs/b/seed0", flags=wrong)
   (tmp_path / "runs/b/seed0/summary.json").write_text('{"rounds": 4}')
   capfd.readouterr()
   assert cells.run_cells([cell._replace(name="b")], settings) == []
@@ -239,7 +248,7 @@ def test_run_that_was_killed_before_its_end_is_run_again(write_run, tmp_path, ca
 def test_run_of_a_figures_program_with_fewer_rounds_is_not_done(write_run, tmp_path):
   call = {"task": "absent", "rounds": 8}
   item = Program("F", "forgetting.py", {"a": call}, "table.md", "run_dir", "rounds")
-  write_run(tmp_path / "figure1/a")
+  write_run(tmp_path / "figure1/a", flags={"task": "absent"})
   (tmp_path / "figure1/a/table.md").write_text("")
   settings = Settings(str(tmp_path))
   assert cells.run_calls(item, "figure1", settings) == ["figure1, a"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import pathlib
 
@@ -148,8 +149,32 @@ def test_table_is_not_written_anew_with_fewer_numbers(write_run, tmp_path):
   # More rounds are run, and the table is then of all of them.
   program.make(items, half._replace(rounds_scale=1.0, only=["other"]), run=True)
   assert "4 of 8 rounds" in (tmp_path / "table1.md").read_text()
+  # Which has no number yet that could be lost.
+  program.make(items, half, run=False)
+  assert (tmp_path / "table1.md").read_text() == before
+  done = {
+    "table2": items["table1"]._replace(rows=(Row(("a",), (cell._replace(rounds=4),)),))
+  }
+  program.make(done, half._replace(rounds_scale=1.0), run=False)
   with pytest.raises(InputError, match=r"written with --rounds_scale=1,"):
-    program.make(items, half, run=True)
+    program.make(done, half, run=True)
+
+
+def test_all_seeds_that_were_begun_are_shown(write_run, tmp_path):
+  """Else fewer repeats, of which one is the default, would take numbers away."""
+  cell = Cell("a", "fedavg", "digits_cnn", 1)
+  for seed, accuracy in ((0, 0.5), (2, 0.7)):
+    rounds = [f"1,1.0,{accuracy},1.0,0,10,10"]
+    write_run(tmp_path / f"runs/a/seed{seed}", rounds=rounds, flags={"seed": seed})
+  column = Column("best accuracy", measures.best, "%", 2)
+  table = Table("Digits", ("algorithm",), (column,), (Row(("a",), (cell,)),))
+  figure = Figure("F", (Panel("p", {"a": cell}),), True)
+  items = {"table1": table, "figure1": figure}
+  program.make(items, Settings(str(tmp_path)), run=False)
+  assert "60.00 ± 14.14" in (tmp_path / "table1.md").read_text()
+  for name in ("table1.csv", "figure1.csv"):
+    with open(tmp_path / name, newline="") as f:
+      assert {row["runs"] for row in csv.DictReader(f)} == {"2"}
 
 
 def test_picture_has_the_rows_that_have_a_number_of_ours(
