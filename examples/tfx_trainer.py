@@ -76,6 +76,9 @@ def read_clients(patterns: Sequence[str]) -> dict[str, tuple[np.ndarray, np.ndar
 
   Args:
     patterns: Of paths of TFRecords; those that end in .gz are compressed.
+
+  Raises:
+    ValueError: There are none.
   """
   features = {
     CLIENT: tf.io.FixedLenFeature([], tf.string),
@@ -90,6 +93,8 @@ def read_clients(patterns: Sequence[str]) -> dict[str, tuple[np.ndarray, np.ndar
       xs, ys = found.setdefault(one[CLIENT].numpy().decode(), ([], []))
       xs.append(one[INPUTS].numpy())
       ys.append(int(one[LABEL]))
+  if not found:
+    raise ValueError(f"There are no examples in files like {', '.join(patterns)}.")
   return {client: (np.array(xs), np.array(ys)) for client, (xs, ys) in found.items()}
 
 

@@ -103,6 +103,8 @@ def start(
       print_list(items, settings)
       return None
     chosen = _choose(items, settings)
+    if flags.FLAGS.report and not flags.FLAGS.run:
+      _read_runs(settings)  # Without any it ends here, before a table is written.
     try:
       failed = make(chosen, settings, run=flags.FLAGS.run)
     except StoppedEarlyError:
@@ -151,8 +153,12 @@ def write_report(paper: str, settings: Settings) -> str:
     InputError: There are none.
   """
   path = os.path.join(settings.out, "report.html")
-  page.write(reading.read_runs([os.path.join(settings.out, "runs")]), path, title=paper)
+  page.write(_read_runs(settings), path, title=paper)
   return path
+
+
+def _read_runs(settings: Settings) -> list[reading.Run]:
+  return reading.read_runs([os.path.join(settings.out, "runs")])
 
 
 def print_list(items: Mapping[str, Item], settings: Settings) -> None:

@@ -28,6 +28,7 @@ def _program(*words: str) -> subprocess.CompletedProcess:
     (["--table=1", "--data_dirs=cifar=/tmp"], "there is no data set cifar, but c"),
     (["--table=1", "--repeats=0"], "repeats"),
     (["--table=1", "--norun", "--only=absent"], "--only=absent is in none of the names"),
+    (["--table=1", "--norun", "--report"], "out/runs"),
   ],
 )
 def test_bad_input_gets_one_sentence(fork_program, words, said, tmp_path):

@@ -69,6 +69,15 @@ def test_each_client_gets_its_own_examples(trained):
     np.testing.assert_array_equal(own_y, y[k::6])
 
 
+def test_files_without_examples_are_said(tmp_path):
+  pattern = str(tmp_path / "train-*")
+  with pytest.raises(ValueError, match="no examples in files like .*train-"):
+    tfx_trainer.read_clients([pattern])
+  _write(tmp_path / "train-0.gz", [])
+  with pytest.raises(ValueError, match="no examples in files like"):
+    tfx_trainer.read_clients([pattern])
+
+
 def test_the_model_takes_serialized_examples_and_has_learned(trained):
   _, model = trained
   x, y = _draw(1, 100)
