@@ -71,7 +71,7 @@ def test_each_client_gets_its_own_examples(trained):
 
 def test_files_without_examples_are_said(tmp_path):
   pattern = str(tmp_path / "train-*")
-  with pytest.raises(ValueError, match="no examples in files like .*train-"):
+  with pytest.raises(ValueError, match=r"no examples in files like .*train-"):
     tfx_trainer.read_clients([pattern])
   _write(tmp_path / "train-0.gz", [])
   with pytest.raises(ValueError, match="no examples in files like"):
