@@ -149,11 +149,7 @@ def _refuse_to_lose(folder: RunFolder, config: Config, resume: bool) -> None:
   done = checkpoints.rounds_done(folder.file(CHECKPOINTS))
   if done is None:
     done = len(reading.read_run(folder.path).records)
-  if config.rounds < done:
-    raise InputError(
-      f"{folder.path} has {done} rounds already: ask for as many or more by --rounds, "
-      f"not {config.rounds}."
-    )
+  folder.check_rounds(done, config.rounds)
   is_finished = os.path.exists(folder.file(records.SUMMARY))
   if is_finished and not checkpoints.exists(folder.file(CHECKPOINTS)):
     raise InputError(

@@ -126,6 +126,14 @@ class RunFolder:
       )
     return True
 
+  def check_rounds(self, done: int, rounds: int) -> None:
+    """Raises `InputError` if fewer rounds are asked for than were done."""
+    if rounds < done:
+      raise InputError(
+        f"{self.path} has {done} rounds already: ask for as many or more by --rounds, "
+        f"not {rounds}."
+      )
+
   def alone(self) -> contextlib.AbstractContextManager[None]:
     """`durable_files.alone` of the folder."""
     return durable_files.alone(self.path, self._flag)

@@ -253,21 +253,13 @@ def _add(
     manifest = {"flags": dataclasses.asdict(config), "hparams": dataclasses.asdict(whole)}
     folder = RunFolder(config.run_dir, flag="--out")
     folder.check(manifest, free=FREE_SETTINGS)
-    _check_rounds(folder, config.rounds)
+    if folder.read():  # Of fewer rounds the table would show less.
+      done = len(reading.read_run(folder.path).records)
+      folder.check_rounds(done, config.rounds)
     configs[place, seed] = config
   compared = [field for field in given if f"flags.{field}" not in FREE_SETTINGS]
   held = {**hparams, **{field: getattr(config, field) for field in compared}}
   return Cell(place, name, task, config.rounds, held)
-
-
-def _check_rounds(folder: RunFolder, rounds: int) -> None:
-  """Raises `InputError` if a run has more, of which the table would show less."""
-  done = len(reading.read_run(folder.path).records) if folder.read() else 0
-  if done > rounds:
-    raise InputError(
-      f"{folder.path} has {done} rounds already: ask for as many or more by --rounds, "
-      f"not {rounds}."
-    )
 
 
 def _text(value: Any) -> str:
