@@ -68,19 +68,19 @@ def _build() -> dict[str, Any]:
     )
   weights = sum(np.size(w) for w in loaded.model.initial_weights)
   found: dict[str, Any] = {"weights": int(weights), "rounds": {}, "client_state": {}}
-  for name, row in ALGORITHMS.items():
-    process = row.build(
-      loaded.model,
-      row.hparams_class(),
-      num_clients=task.num_clients,
-      num_examples=int(loaded.clients.num_examples.sum()),
-    )
-    found["rounds"][name] = {
-      kind: {"down": dict(crossing.down), "up": dict(crossing.up)}
-      for kind, crossing in process.traffic.items()
-    }
-    with runtime:  # TFF's own default context would leave a worker process behind.
+  with runtime:  # TFF's own default context would leave a worker process behind.
+    for name, row in ALGORITHMS.items():
+      process = row.build(
+        loaded.model,
+        row.hparams_class(),
+        num_clients=task.num_clients,
+        num_examples=int(loaded.clients.num_examples.sum()),
+      )
+      found["rounds"][name] = {
+        kind: {"down": dict(crossing.down), "up": dict(crossing.up)}
+        for kind, crossing in process.traffic.items()
+      }
       state = process.initialize_client()
-    arrays = [np.asarray(value) for value in tree.flatten(state)]
-    found["client_state"][name] = int(sum(value.nbytes for value in arrays))
+      arrays = [np.asarray(value) for value in tree.flatten(state)]
+      found["client_state"][name] = int(sum(value.nbytes for value in arrays))
   return found

@@ -608,15 +608,15 @@ def test_a_changed_byte_of_a_cache_changes_no_array(tmp_path):
   damaged = 0
   # The first header, some of what is in the arrays, and the list at the end.
   for place in (*range(200), *range(200, len(whole), 97), *range(-600, 0)):
-    for flipped in (1, 4, 16, 127):
+    for flipped in (1 << place % 7, 127):
       content = bytearray(whole)
       content[place] ^= flipped
       path.write_bytes(content)
       found = picture_files.read_cache(path)
       damaged += found is None
-      for array, other in zip(found or arrays, arrays):
+      for array, other in zip(found or (), arrays):
         np.testing.assert_array_equal(array, other, strict=True)
-  assert damaged > 4 * (128 + len(whole) // 97)
+  assert damaged > 2 * (128 + len(whole) // 97)
 
 
 def test_picture_folder_failed_write_leaves_no_file(folder, tmp_path, monkeypatch):

@@ -427,7 +427,7 @@ def _twins(*lstm_sizes: int, channels: int = 3) -> list[tf.keras.Model]:
 
 
 @pytest.mark.parametrize("steps", [1, pytest.param(2, marks=pytest.mark.thorough), 30])
-@pytest.mark.parametrize("batch", [1, 6])
+@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.thorough), 6])
 @pytest.mark.parametrize("sizes", [(5,), (6, 1, 3)])
 def test_block_lstm_is_keras_lstm(sizes, batch, steps):
   """Outputs, and gradients by all weights and by the inputs."""

@@ -256,6 +256,13 @@ def test_run_of_a_figures_program_with_fewer_rounds_is_not_done(write_run, tmp_p
   assert cells.run_calls(item, "figure1", half) == []
 
 
+# As the programs do, which need no TensorFlow themselves.
+_IMPORT_CELLS = (
+  "import sys; from tff_algos import preflight; preflight.defer_tensorflow(); "
+  "from experiments.tables import cells"
+)
+
+
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGKILL"])
 def test_signal_stops_the_run_too(tmp_path, name):
   """Else it goes on alone, and a second start finds its folder in use."""
@@ -267,7 +274,7 @@ def test_signal_stops_the_run_too(tmp_path, name):
   )
   words = [sys.executable, "-c", child]
   code = (
-    "import sys; from experiments.tables import cells\n"
+    f"{_IMPORT_CELLS}\n"
     f"try: cells.run_program({words!r})\n"
     "except cells.StoppedEarlyError: sys.exit(75)"
   )
@@ -293,7 +300,7 @@ def test_second_sigterm_is_passed_on_too(tmp_path):
     "time.sleep(0.5); sys.exit(len(told))"
   )
   code = (
-    "import sys; from experiments.tables import cells\n"
+    f"{_IMPORT_CELLS}\n"
     f"try: cells.run_program({[sys.executable, '-c', child]!r})\n"
     "except cells.StoppedEarlyError: sys.exit(75)"
   )
@@ -313,7 +320,7 @@ def test_second_sigterm_is_passed_on_too(tmp_path):
 
 def test_program_that_is_done_as_the_signal_comes_is_the_last(tmp_path):
   code = (
-    "import os, signal, sys; from experiments.tables import cells\n"
+    f"{_IMPORT_CELLS}\n"
     "child = [sys.executable, '-c', 'import os, signal; "
     "signal.signal(signal.SIGTERM, signal.SIG_IGN); "
     "os.kill(os.getppid(), signal.SIGTERM)']\n"
