@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import pathlib
 import shutil
 
@@ -226,3 +227,10 @@ def test_kept_pages_are_what_the_program_writes_now(tmp_path):
   state_pages.write(_PAPERS, str(tmp_path))
   for path, copy in zip(kept, copies):
     assert copy.read_text() == path.read_text(), path
+
+
+def test_each_why_is_a_line():
+  """More has its place on the paper's page."""
+  with open(_RESULTS / "why.csv", encoding="utf-8", newline="") as file:
+    longest = max(csv.DictReader(file), key=lambda row: len(row["why"]))
+  assert len(longest["why"]) <= 220, longest
