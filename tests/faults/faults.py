@@ -1128,4 +1128,33 @@ FAULTS = (
     "0.0",
     _of("experiments/attacks/test_inversion.py", "newest_weights"),
   ),
+  Fault(
+    "tables: a run with other defaults is shown as the cell's",
+    "experiments/tables/cells.py",
+    '  return {"flags": dataclasses.asdict(config), "hparams":',
+    "  config = dataclasses.replace(config, dropout=0.9)\n"
+    '  return {"flags": dataclasses.asdict(config), "hparams":',
+    _of("experiments/tables/test_cells.py", "other_than_the_tasks_defaults"),
+  ),
+  Fault(
+    "tables: a figure's call of other options is taken for done",
+    "experiments/tables/cells.py",
+    "      _check_call(options, folder, free=item.scaled_flag)",
+    "      pass",
+    _of("experiments/tables/test_cells.py", "is_called_once"),
+  ),
+  Fault(
+    "tables: fewer repeats take numbers away",
+    "experiments/tables/program.py",
+    "settings._replace(seeds=sorted(seeds))",
+    "settings",
+    _of("experiments/tables/test_writing.py", "all_seeds"),
+  ),
+  Fault(
+    "runs: fewer rounds than were done are shown",
+    "experiments/run_folder/folder.py",
+    "    if rounds < done:",
+    "    if rounds < 0:",
+    _of("binaries/test_sweep.py", "fewer_rounds"),
+  ),
 )
