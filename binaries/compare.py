@@ -5,7 +5,9 @@
 Accuracy against rounds, the second half of that closer, megabytes against rounds, and
 accuracy against megabytes; the table is Markdown. Runs that differ in their seed only are
 one row and one curve, their mean with the sample standard deviation. `--smooth=15` draws
-running means. Exit status: 2 if a run cannot be read, and then nothing is written.
+running means; `--last=30` adds a column with the mean of that many rounds at the end,
+which depends less on luck than the best. Exit status: 2 if a run cannot be read, and then
+nothing is written.
 """
 
 from __future__ import annotations
@@ -29,6 +31,12 @@ _SMOOTH = flags.DEFINE_integer(
   "Draw the running mean of so many measured rounds before accuracy itself.",
   1,
 )
+_LAST = flags.DEFINE_integer(
+  "last",
+  None,
+  "Add a column to the table: mean accuracy of the last so many rounds; None for none.",
+  1,
+)
 
 
 def main() -> None:
@@ -43,8 +51,13 @@ def main() -> None:
       raise InputError(
         f"{run.folder} holds a run whose test accuracy was {never}: leave it out."
       )
+    if _LAST.value is not None and not comparison.last_accuracies(run, _LAST.value):
+      raise InputError(
+        f"{run.folder} holds a run of {len(run.records)} rounds whose test accuracy was "
+        f"not measured in {_LAST.value} last ones: give another --last, or leave it out."
+      )
   comparison.draw(asked.runs, asked.out, asked.title, _SMOOTH.value)
-  print(comparison.table(asked.runs, asked.target))
+  print(comparison.table(asked.runs, asked.target, _LAST.value))
 
 
 if __name__ == "__main__":

@@ -17,12 +17,33 @@ from experiments.tables.measures import deviation
 from tff_algos import durable_files
 
 
-def table(runs: Sequence[Run], target: Optional[float]) -> str:
-  """The runs as a Markdown table, repeats in one row; `target` is in 0..1, or None."""
+def table(
+  runs: Sequence[Run], target: Optional[float], last: Optional[int] = None
+) -> str:
+  """The runs as a Markdown table, repeats in one row.
+
+  Args:
+    runs: What to show.
+    target: The test accuracy whose first round it gives, 0..1; None for none.
+    last: Of how many rounds at a run's end it gives the mean test accuracy; None for
+      none. Each run has `last_accuracies` then.
+  """
   head = ["run", "best accuracy", "final", "rounds", "megabytes"]
   if target is not None:
     head += [f"rounds to {100 * target:g} %", "megabytes to it"]
-  return markdown.table(head, [_line(each, target) for each in group(runs)])
+  rows = [_line(each, target) for each in group(runs)]
+  if last is not None:
+    head.append(f"mean of the last {last} rounds")
+    for row, each in zip(rows, group(runs)):
+      means = [statistics.mean(last_accuracies(run, last)) for run in each.runs]
+      row.append(f"{_spread(means, '.2f')} %")
+  return markdown.table(head, rows)
+
+
+def last_accuracies(run: Run, last: int) -> list[float]:
+  """In percent, those measured in its last rounds; [] where it has not so many."""
+  first = len(run.records) - last
+  return [a for t, a in zip(run.rounds, run.accuracy) if 0 <= first < t]
 
 
 def _line(repeats: Repeats, target: Optional[float]) -> list[str]:

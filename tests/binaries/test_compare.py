@@ -23,10 +23,12 @@ def test_program_writes_a_picture_and_prints_the_table(write_run, tmp_path):
     f"--runs={','.join(runs)}",
     f"--out={out}",
     "--target_accuracy=0.7",
+    "--last=2",
     r"--title=$\frac$",
   )
   assert done.returncode == 0, done.stderr
   assert done.stdout.count("\n") == 4 and "| $2^$_x |" in done.stdout
+  assert "mean of the last 2 rounds" in done.stdout and "62.50 %" in done.stdout
   header = out.read_bytes()[:24]
   assert header[:8] == b"\x89PNG\r\n\x1a\n"
   assert struct.unpack(">II", header[16:]) == (2160, 528)
@@ -40,6 +42,7 @@ def test_program_writes_a_picture_and_prints_the_table(write_run, tmp_path):
     (["--runs={tmp}/diverged"], "never a finite number"),
     (["--runs="], "runs is empty"),
     (["--target_accuracy=2"], "(0, 1]"),
+    (["--last=5"], "of 4 rounds whose test accuracy was not measured in 5 last ones"),
     (["--out={tmp}/no/a.png"], "no folder"),
     (["--out={tmp}/a.txt"], "let it end in .png"),
     (["--out="], "out is empty"),

@@ -16,6 +16,24 @@ def test_table_gives_best_final_and_the_way_to_the_target(
   assert read_table(comparison.table([run], None)) == [known]
 
 
+def test_mean_of_the_last_rounds_is_of_those_that_were_measured(
+  write_run, read_table, tmp_path
+):
+  """25, -, 75 and 50 %."""
+  run = read_run(write_run(tmp_path / "a"))
+  for last, mean in ((1, "50.00 %"), (2, "62.50 %"), (3, "62.50 %"), (4, "50.00 %")):
+    assert [row[-1] for row in read_table(comparison.table([run], None, last))] == [mean]
+  assert len(read_table(comparison.table([run], 0.8, 2))[0]) == 8
+  assert comparison.last_accuracies(run, 5) == []
+  more = ["1,2,0.1,1,0,5,5", "2,2,0.3,1,0,5,5"], ["1,2,0.1,1,0,5,5", "2,2,0.5,1,0,5,5"]
+  runs = [
+    read_run(write_run(tmp_path / f"s{k}", rounds=rounds, flags={"seed": k}))
+    for k, rounds in enumerate(more)
+  ]
+  [row] = read_table(comparison.table(runs, None, 2))
+  assert row[-1] == "25.00 ± 7.07 %"  # Of 20 and 30.
+
+
 def test_rounds_and_megabytes_are_of_all_rounds(write_run, read_table, tmp_path):
   rounds = ["1,1,0.4,1,0,1000000,0", "2,1,0.5,1,0,1000000,0", "3,1,,1,0,1000000,0"]
   run = read_run(write_run(tmp_path / "a", rounds=rounds))
