@@ -31,10 +31,11 @@ def table(
   head = ["run", "best accuracy", "final", "rounds", "megabytes"]
   if target is not None:
     head += [f"rounds to {100 * target:g} %", "megabytes to it"]
-  rows = [_line(each, target) for each in group(runs)]
+  groups = group(runs)
+  rows = [_line(each, target) for each in groups]
   if last is not None:
     head.append(f"mean of the last {last} rounds")
-    for row, each in zip(rows, group(runs)):
+    for row, each in zip(rows, groups):
       means = [statistics.mean(last_accuracies(run, last)) for run in each.runs]
       row.append(f"{_spread(means, '.2f')} %")
   return markdown.table(head, rows)
