@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# On GPUs TensorFlow multiplies floats of 10 bits unless this, set before, forbids it.
+os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
+
 gc.disable()  # Until all is imported: looking for garbage takes a second of that.
 
 # What a script starts with `&` ignores Ctrl-C, what nohup starts SIGHUP, and so does all

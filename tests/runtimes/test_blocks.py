@@ -59,7 +59,9 @@ def clients(tmp_path_factory):
 
 @pytest.fixture
 def few_are_enough(monkeypatch):
-  monkeypatch.setattr(blocks, "ON_CPU", blocks.ON_CPU._replace(fewest_clients=2))
+  for name in ("ON_CPU", "ON_GPU"):
+    limits = getattr(blocks, name)._replace(fewest_clients=2)
+    monkeypatch.setattr(blocks, name, limits)
 
 
 @pytest.fixture
@@ -350,6 +352,24 @@ def test_what_no_vectorised_form_takes_is_left_to_one_client_after_another(
     found = _map_twice(work)([1, 3, 2])
   np.testing.assert_array_equal(found, [[1, 1], [3, 3], [2, 2]])
   assert plans == [None]
+
+
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_large_draws_are_looped_over_clients_on_a_cpu_alone(on_gpu):
+  plan = execution.Plan(
+    _map_twice(
+      lambda values: tf.random.stateless_uniform([1000], tf.cast(values[:2], tf.int32))
+    )
+  )
+  [level] = [level for level in plan.levels if level.at_clients]
+  work = level.work_of(100, on_gpu=on_gpu)
+  assert isinstance(work, blocks.Blocks)
+  graph = work._do_work.trace().graph
+  needed = tf.compat.v1.graph_util.extract_sub_graph(
+    graph.as_graph_def(), [tensor.op.name for tensor in graph.outputs]
+  )
+  # Whether there are many is asked where the graph is made for either case.
+  assert any("If" in node.op for node in needed.node) is not on_gpu
 
 
 def test_sums_do_not_depend_on_how_many_could_be_a_block(few_are_enough):

@@ -14,6 +14,10 @@ from tff_algos.runtimes import pooling_loops, runtime
 
 _STEPS, _RATE = 3, 0.1
 
+on_cpus = pytest.mark.skipif(
+  bool(tf.config.list_physical_devices("GPU")), reason="Nothing is set apart for GPUs."
+)
+
 
 def _operations_of(run, folder) -> set[str]:
   """Those that run, by their names as the last pass of TensorFlow's has them."""
@@ -89,6 +93,7 @@ def test_steps_are_those_of_numpy(shape, size, stride, padding):
   np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@on_cpus
 def test_rounds_pool_by_one_dnn(tmp_path):
   """Of a network with two poolings, of which one alone may be met in order by chance."""
   plain = tf.function(lambda x: tf.gradients(tf.nn.max_pool2d(x, 2, 2, "SAME"), x)[0])
@@ -137,6 +142,7 @@ def _descend_twice(x):
   return tf.while_loop(lambda i, _: i < 2, body, (0, x))[1]
 
 
+@on_cpus
 def test_only_the_innermost_loop_is_set_apart():
   graph_def = _graph_of(_descend_twice, tf.TensorSpec([1, 4, 4, 1]))
   before = {f.signature.name for f in graph_def.library.function}

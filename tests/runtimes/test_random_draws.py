@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tff_algos.runtimes.blocks  # noqa: F401  It has `tf.vectorized_map` take the forms.
-from tff_algos.runtimes import random_draws
+from tff_algos.runtimes import private_apis, random_draws
 
 _LIMIT = random_draws._MOST_NUMBERS
 _SEEDS = np.random.default_rng(0).integers(-(2**31), 2**31, (5, 2)).astype(np.int32)
@@ -32,14 +32,22 @@ def test_philox_has_its_authors_known_answers(counter, key, expected):
 
 
 def _vectorised(draw, own, *shared):
-  """`draw` of all clients at once; the number of clients is not known when traced."""
+  """`draw` of all clients at once; the number of clients is not known when traced.
+
+  Returns:
+    What is drawn, and the operations that draw it.
+  """
   spec = [tf.TensorSpec([None, *own.shape[1:]], own.dtype)]
   spec += [tf.TensorSpec([], tf.int32) for _ in shared]
   function = tf.function(
     lambda own, *shared: tf.vectorized_map(lambda v: draw(v, *shared), own),
     input_signature=spec,
   ).get_concrete_function()
-  return function(tf.constant(own), *map(tf.constant, shared)), function.graph
+  needed = tf.compat.v1.graph_util.extract_sub_graph(
+    function.graph.as_graph_def(), [tensor.op.name for tensor in function.graph.outputs]
+  )
+  found = function(tf.constant(own), *map(tf.constant, shared))
+  return found, [node.op for node in needed.node]
 
 
 @pytest.mark.parametrize("shape", [[], [1], [7], [3, 4], [2, _LIMIT // 2]])
@@ -51,15 +59,12 @@ def test_a_few_numbers_are_tensorflows_and_need_no_loop(shape, options):
   def draw(seed):
     return tf.random.stateless_uniform(shape, seed, **options)
 
-  found, graph = _vectorised(draw, _SEEDS)
+  found, operations = _vectorised(draw, _SEEDS)
   for numbers, seed in zip(found, _SEEDS):
     np.testing.assert_array_equal(numbers, draw(seed))
-  needed = tf.compat.v1.graph_util.extract_sub_graph(
-    graph.as_graph_def(), [tensor.op.name for tensor in graph.outputs]
-  )
   # Which of the two is known before it runs.
-  conditions = [node for node in needed.node if "If" in node.op]
-  assert len(conditions) <= 1 and not any("While" in node.op for node in needed.node)
+  assert sum("If" in name for name in operations) <= 1
+  assert not any("While" in name for name in operations)
 
 
 @pytest.mark.parametrize("size", [0, 1, 6, _LIMIT, _LIMIT + 1, 3000])
@@ -71,6 +76,22 @@ def test_as_many_as_turn_out(size):
   assert found.shape == [len(_SEEDS), 2, size]
   for numbers, seed in zip(found, _SEEDS):
     np.testing.assert_array_equal(numbers, draw(seed, size))
+
+
+@pytest.mark.parametrize("size", [1, _LIMIT + 1, 3000])
+@pytest.mark.parametrize(
+  "options",
+  [dict(dtype=tf.float32), dict(dtype=tf.int32, **_FULL), dict(dtype=tf.uint32, **_FULL)],
+)
+def test_for_gpus_there_is_no_loop_whatever_the_size(size, options):
+  def draw(seed, size):
+    return tf.random.stateless_uniform([2, size], seed, **options)
+
+  with private_apis.forms_for_own_inputs(random_draws.FORMS_ON_GPU):
+    found, operations = _vectorised(draw, _SEEDS, size)
+  for numbers, seed in zip(found, _SEEDS):
+    np.testing.assert_array_equal(numbers, draw(seed, size))
+  assert not any("If" in name or "While" in name for name in operations)
 
 
 @pytest.mark.parametrize("seed_dtype", [np.int32, np.int64])

@@ -18,8 +18,8 @@ import tensorflow as tf
 
 from tff_algos.runtimes import private_apis
 
-# More are drawn for one client after another: Philox as operations passes over them a
-# hundred times, TensorFlow's once. For 128 clients on a CPU these are as fast at 700.
+# On a CPU more are drawn for one client after another: Philox as operations passes over
+# them a hundred times, TensorFlow's once. For 128 clients these are as fast at 700.
 _MOST_NUMBERS = 512
 
 _ROUNDS = 10
@@ -114,9 +114,13 @@ def _bits(shape: tf.Tensor, key: tf.Tensor, counter: tf.Tensor) -> tf.Tensor:
 
 
 def _draws(
-  pfor_input: Any, draw: Callable[..., tf.Tensor], of_bits: Callable[..., tf.Tensor]
+  pfor_input: Any,
+  draw: Callable[..., tf.Tensor],
+  of_bits: Callable[..., tf.Tensor],
+  *,
+  on_gpu: bool,
 ) -> Any:
-  """Draws of each client: of bits where they are few, else one client after another."""
+  """Draws of each client: of bits where that is faster, else one client after another."""
   shape = pfor_input.unstacked_input(0)
   algorithm, dtype = pfor_input.unstacked_input(3), pfor_input.op.outputs[0].dtype
   pfor_input.stack_inputs([1, 2])
@@ -131,10 +135,14 @@ def _draws(
 
   if dtype not in _DTYPES or tf.get_static_value(algorithm) not in _PHILOX:
     return private_apis.stacked(one_by_one())
+
+  def at_once() -> tf.Tensor:
+    return of_bits(_bits(shape, *own), dtype)
+
+  if on_gpu:
+    return private_apis.stacked(at_once())
   is_few = tf.reduce_prod(shape) <= _MOST_NUMBERS
-  return private_apis.stacked(
-    tf.cond(is_few, lambda: of_bits(_bits(shape, *own), dtype), one_by_one)
-  )
+  return private_apis.stacked(tf.cond(is_few, at_once, one_by_one))
 
 
 def _as_floats(bits: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
@@ -144,12 +152,14 @@ def _as_floats(bits: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
   return tf.bitcast(number, dtype) - 1.0
 
 
-def _full_integers(pfor_input: Any) -> Any:
-  return _draws(pfor_input, tf.raw_ops.StatelessRandomUniformFullIntV2, tf.bitcast)
+def _full_integers(pfor_input: Any, *, on_gpu: bool = False) -> Any:
+  draw = tf.raw_ops.StatelessRandomUniformFullIntV2
+  return _draws(pfor_input, draw, tf.bitcast, on_gpu=on_gpu)
 
 
-def _uniform(pfor_input: Any) -> Any:
-  return _draws(pfor_input, tf.raw_ops.StatelessRandomUniformV2, _as_floats)
+def _uniform(pfor_input: Any, *, on_gpu: bool = False) -> Any:
+  draw = tf.raw_ops.StatelessRandomUniformV2
+  return _draws(pfor_input, draw, _as_floats, on_gpu=on_gpu)
 
 
 #: Our form of each operation; TensorFlow has none.
@@ -157,4 +167,14 @@ FORMS: Mapping[str, Callable[[Any], Any]] = {
   "StatelessRandomGetKeyCounter": _key_and_counter,
   "StatelessRandomUniformFullIntV2": _full_integers,
   "StatelessRandomUniformV2": _uniform,
+}
+
+#: As `private_apis.forms_for_own_inputs` takes them. On a GPU a loop over clients, in which
+#: every operation waits for its own start, takes longer than a hundred passes.
+FORMS_ON_GPU: Mapping[str, tuple[None, Callable[[Any], Any]]] = {
+  "StatelessRandomUniformFullIntV2": (
+    None,
+    functools.partial(_full_integers, on_gpu=True),
+  ),
+  "StatelessRandomUniformV2": (None, functools.partial(_uniform, on_gpu=True)),
 }
