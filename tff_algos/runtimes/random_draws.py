@@ -169,7 +169,7 @@ FORMS: Mapping[str, Callable[[Any], Any]] = {
   "StatelessRandomUniformV2": _uniform,
 }
 
-#: As `private_apis.forms_for_own_inputs` takes them. On a GPU a loop over clients, in which
+#: As `private_apis.forms_for_own_inputs` takes them. On a GPU a loop over clients, where
 #: every operation waits for its own start, takes longer than a hundred passes.
 FORMS_ON_GPU: Mapping[str, tuple[None, Callable[[Any], Any]]] = {
   "StatelessRandomUniformFullIntV2": (
