@@ -504,6 +504,13 @@ FAULTS = (
     ("tests/runtimes/test_random_draws.py",),
   ),
   Fault(
+    "draws: large ones are looped over clients on GPUs",
+    "tff_algos/runtimes/blocks.py",
+    "**(random_draws.FORMS_ON_GPU if on_gpu else {})",
+    "",
+    ("tests/runtimes/test_blocks.py", "-k", "large_draws"),
+  ),
+  Fault(
     "pooling loops: a body that is set apart is put back into the graph around it",
     "tff_algos/runtimes/pooling_loops.py",
     'work.attr["_noinline"].b = True',
