@@ -26,7 +26,7 @@ def session() -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-  """Processor, cores that may be used, GPUs and memory of this machine."""
+  """Processor, cores that may be used, GPUs by name and memory of this machine."""
   import tensorflow as tf
 
   from tff_algos.runtimes.processor import processor
@@ -34,7 +34,10 @@ def machine() -> dict[str, Any]:
   return {
     "processor": processor(),
     "cores": len(os.sched_getaffinity(0)),
-    "gpus": len(tf.config.list_physical_devices("GPU")),
+    "gpus": [
+      tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name)
+      for gpu in tf.config.list_physical_devices("GPU")
+    ],
     "memory_gb": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9),
   }
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Optional
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Optional
 
 from experiments.run_folder.reading import Run
 
@@ -21,7 +21,7 @@ class Curve(NamedTuple):
     round_seconds: Median seconds of a round.
     seconds: Of all rounds and evaluations.
     note: What to say beside its numbers, such as "JPEG CIFAR-10".
-    machine: Processor, cores and memory, as far as the run says.
+    machine: Processor, cores and GPUs, as far as the run says.
     clients: The median client's accuracy, 0..1, whenever all were evaluated.
     client_rounds: The rounds after which they were.
   """
@@ -67,10 +67,15 @@ def first_rounds(run: Run, rounds: int) -> Optional[Curve]:
     round_seconds=statistics.median(seconds[1:] or seconds),
     seconds=sum(seconds) + sum(r.get("evaluation_seconds", 0.0) for r in records),
     note=run.data.get("note", ""),
-    machine=f"{machine['processor']}, {machine['cores']} cores" if machine else "",
+    machine=_described(machine) if machine else "",
     clients=[record[_CLIENTS] for record in of_clients],
     client_rounds=[record["round"] for record in of_clients],
   )
+
+
+def _described(machine: Mapping[str, Any]) -> str:
+  gpus = machine.get("gpus") or []  # Older runs, of which none had one, say 0.
+  return ", ".join([machine["processor"], f"{machine['cores']} cores", *gpus])
 
 
 def at_common_rounds(curves: Sequence[Curve]) -> list[Curve]:

@@ -7,6 +7,7 @@ import json
 import os
 
 import pytest
+import tensorflow as tf
 
 from experiments.run_folder import folder as folder_lib
 from experiments.run_folder import provenance
@@ -27,6 +28,17 @@ def software(monkeypatch):
   now = {"command": ["x.py"], "git_commit": "abc", "versions": dict(_VERSIONS)}
   monkeypatch.setattr(provenance, "session", lambda: copy.deepcopy(now))
   return now
+
+
+def test_the_machine_names_its_gpus(monkeypatch):
+  """Of two that TensorFlow sees, one without a name of its own."""
+  gpus = [tf.config.PhysicalDevice(f"/physical_device:GPU:{k}", "GPU") for k in range(2)]
+  monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus)
+  details = {gpus[0].name: {"device_name": "Babbage 1"}, gpus[1].name: {}}
+  monkeypatch.setattr(
+    tf.config.experimental, "get_device_details", lambda gpu: details[gpu.name]
+  )
+  assert provenance.machine()["gpus"] == ["Babbage 1", gpus[1].name]
 
 
 @pytest.fixture

@@ -116,6 +116,17 @@ def test_first_rounds_of_a_run(write_run, tmp_path):
   assert measures.first_rounds(run, 5) is None
 
 
+@pytest.mark.parametrize(
+  "gpus, expected",
+  [(0, ""), ([], ""), (["Babbage 1", "Babbage 2"], ", Babbage 1, Babbage 2")],
+)
+def test_the_machine_of_a_run(write_run, tmp_path, gpus, expected):
+  """Runs said how many GPUs there were before they said which."""
+  machine = {"processor": "Abacus", "cores": 2, "gpus": gpus}
+  run = read_run(write_run(tmp_path / "a", machine=machine))
+  assert measures.first_rounds(run, 1).machine == f"Abacus, 2 cores{expected}"
+
+
 def test_run_without_test_accuracies_has_those_of_clients(write_run, tmp_path):
   head = "round,test_loss,test_accuracy,client_accuracy_p50,seconds,num_dropped"
   rounds = ["1,,,0.75,1.0,0,10,10", "2,,,,1.0,0,10,10", "3,,,0.5,1.0,0,10,10"]
