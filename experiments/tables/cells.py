@@ -33,6 +33,7 @@ from tasks import registry as tasks_registry
 from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.errors import InputError
 from tff_algos.runtimes import child_process
+from tff_algos.simulation import stopping
 
 # Headings of a manifest which are alike in runs that are averaged.
 _AVERAGED = ("data", "model", "algorithm", "task")
@@ -69,6 +70,16 @@ class Settings(NamedTuple):
   cache_dir: Optional[str] = None
 
 
+def is_enough(run: reading.Run, cell: Cell, rounds: int) -> bool:
+  """Whether a run has so many rounds, or what its cell's runs may end with."""
+  if len(run.records) >= rounds:
+    return True
+  if not cell.flags.get("stop_at"):
+    return False
+  metric, target = stopping.parse(cell.flags["stop_at"])
+  return stopping.StopRule(metric, target).reason(run.records) is not None
+
+
 def is_wanted(name: str, settings: Settings) -> bool:
   """Whether `only` lets a name pass."""
   return not settings.only or any(text in name for text in settings.only)
@@ -88,7 +99,14 @@ def curves_by_seed(cell: Cell, settings: Settings) -> list[Optional[Curve]]:
   check_same_data(cell, settings)
   rounds = scaled(cell.rounds, settings.rounds_scale)
   runs = [read_run_of(cell, seed, settings) for seed in settings.seeds]
-  curves = [None if run is None else first_rounds(run, rounds) for run in runs]
+  curves = [
+    first_rounds(run, min(rounds, len(run.records)))
+    if run is not None and is_enough(run, cell, rounds)
+    else None
+    for run in runs
+  ]
+  if cell.flags.get("stop_at"):  # They need not have as many, and have no mean curve.
+    return curves
   done = iter(at_common_rounds([curve for curve in curves if curve is not None]))
   return [None if curve is None else next(done) for curve in curves]
 
@@ -190,7 +208,7 @@ def unfinished(cells: Sequence[Cell], settings: Settings) -> str:
     rounds = scaled(cell.rounds, settings.rounds_scale)
     for seed in settings.seeds:
       run = read_run_of(cell, seed, settings)
-      if run is not None and len(run.records) < rounds:
+      if run is not None and not is_enough(run, cell, rounds):
         return f"{len(run.records)} of {rounds} rounds"
   return ""
 
@@ -222,7 +240,12 @@ def run_cells(
     rounds = scaled(cell.rounds, settings.rounds_scale)
     for seed in settings.seeds:
       run = read_run_of(cell, seed, settings)
-      if run is not None and len(run.records) >= rounds + (not run.has_ended):
+      # Of one that was cut short at its last round the summary is missing.
+      if (
+        run is not None
+        and is_enough(run, cell, rounds)
+        and (run.has_ended or len(run.records) > rounds)
+      ):
         continue
       print(f"cell {k} of {len(wanted)}: {cell.name}, seed {seed}", flush=True)
       if run_one(cell, seed, settings):

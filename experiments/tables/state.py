@@ -15,7 +15,13 @@ from typing import NamedTuple, Optional
 
 from experiments.run_folder import reading
 from experiments.tables import measures
-from experiments.tables.cells import Settings, call_folder, read_run_of, seeds_of
+from experiments.tables.cells import (
+  Settings,
+  call_folder,
+  is_enough,
+  read_run_of,
+  seeds_of,
+)
 from experiments.tables.model import Cell, Column, Item, Program, Row, Table, cells_of
 from experiments.tables.values import Result, result_of
 from experiments.tables.writing import scale_of
@@ -75,11 +81,11 @@ def state_of(item: Item, key: str, settings: Settings) -> State:
     groups: Sequence[Sequence[Cell]] = [row.cells for row in item.rows]
   else:
     groups = [(cell,) for cell in cells]
-  every = {cell.name: _rounds_of(cell, settings) for cell in cells}
+  every = {cell.name: _shares_of(cell, settings) for cell in cells}
   begun = [
     (
       max(sum(map(bool, every[cell.name])) for cell in group),
-      max(min(1.0, t / cell.rounds) for cell in group for t in every[cell.name] or [0]),
+      max(share for cell in group for share in every[cell.name] or [0]),
     )
     for group in groups
     if any(any(every[cell.name]) for cell in group)
@@ -106,10 +112,14 @@ def state_of(item: Item, key: str, settings: Settings) -> State:
   )
 
 
-def _rounds_of(cell: Cell, settings: Settings) -> list[int]:
-  """The rounds that each run of a cell has."""
+def _shares_of(cell: Cell, settings: Settings) -> list[float]:
+  """The share of a cell's rounds that each of its runs has, 1 where it has ended."""
   runs = [read_run_of(cell, seed, settings) for seed in seeds_of(cell, settings)]
-  return [len(run.records) for run in runs if run is not None]
+  return [
+    1.0 if is_enough(run, cell, cell.rounds) else len(run.records) / cell.rounds
+    for run in runs
+    if run is not None
+  ]
 
 
 def _state_of_calls(item: Program, key: str, link: str, settings: Settings) -> State:

@@ -100,8 +100,8 @@ def test_a_cells_name_says_all_that_it_is(items):
   """Two cells of a paper never share a folder, nor does one have two."""
   known: dict = {}
   for paper, cell in _cells(items):
-    if paper == "fedavg":  # A table's patience decides the rounds; runs are gone on with.
-      cell = cell._replace(rounds=0)
+    if paper == "fedavg":  # A table decides when they end; runs are gone on with.
+      cell = cell._replace(rounds=0, flags={**cell.flags, "stop_at": None})
     assert known.setdefault((paper, cell.name), cell) == cell
   settings = [
     (paper, c.algorithm, c.task, c.rounds, str(sorted(c.flags.items())))
@@ -155,3 +155,4 @@ def test_some_settings_of_the_papers(items):
   assert cell.flags["clients_per_round"] == 10
   assert cell.flags["batch_size"] == "inf"
   assert cell.rounds == math.ceil(1.5 * 179)
+  assert cell.flags["stop_at"] == "accuracy:0.99"

@@ -68,6 +68,39 @@ def test_more_rounds_go_on_with_the_same_run(trained, capfd):
   assert capfd.readouterr().out == ""
 
 
+def test_what_a_run_may_end_with_is_enough(trained, capfd):
+  """Four of ten rounds, with an accuracy that they have and one that they have not."""
+  cell, settings, _ = trained
+  (whole,) = cells.curves_of(cell, settings)
+  best = max(whole.accuracy)
+
+  def until(target):
+    flags = {**cell.flags, "stop_at": f"accuracy:{target}"}
+    return cell._replace(rounds=10, flags=flags)
+
+  capfd.readouterr()
+  assert cells.run_cells([until(best)], settings) == []
+  assert capfd.readouterr().out == ""
+  assert cells.curves_of(until(best), settings) == [whole]
+  assert cells.unfinished([until(best)], settings) == ""
+  assert cells.curves_of(until(best + 1e-4), settings) == []
+  assert cells.unfinished([until(best + 1e-4)], settings) == "4 of 10 rounds"
+
+
+@pytest.mark.usefixtures("in_forks")
+def test_a_figure_goes_on_where_a_table_has_ended(trained, tmp_path):
+  """Any accuracy at all ends the table's run after its first round."""
+  settings = trained[1]._replace(out=str(tmp_path))
+  table = trained[0]._replace(flags={**trained[0].flags, "stop_at": "accuracy:1e-9"})
+  assert cells.run_cells([table], settings) == []
+  (curve,) = cells.curves_of(table, settings)
+  assert curve.rounds == [1]
+  figure = table._replace(flags={**table.flags, "stop_at": ""})
+  assert cells.unfinished([figure], settings) == "1 of 4 rounds"
+  assert cells.run_cells([figure], settings) == []
+  assert cells.curves_of(figure, settings)[0].rounds == [1, 2, 3, 4]
+
+
 def test_table_of_a_run_has_its_numbers(trained, read_table):
   cell, settings, _ = trained
   (curve,) = cells.curves_of(cell, settings)

@@ -111,6 +111,20 @@ def test_rounds_are_those_that_the_page_names(write_accuracies, tmp_path):
   assert (found.alike, found.pairs, found.link) == (1, 1, "table1.md")
 
 
+def test_a_run_that_ended_with_its_accuracy_has_all_its_rounds(
+  write_accuracies, tmp_path
+):
+  """Of 8 rounds 3, which reach the half, and 2, which do not."""
+  rows = tuple(_row(n, _ROUNDS, p, rounds=8) for n, p in zip("ab", (3.0, 5.0)))
+  ends = [r.cells[0]._replace(flags={"stop_at": "accuracy:0.5"}) for r in rows]
+  rows = tuple(row._replace(cells=(cell,)) for row, cell in zip(rows, ends))
+  write_accuracies("a", 0.1, 0.4, 0.6)
+  write_accuracies("b", 0.1, 0.4)
+  found = _state(Table("P, Table 1: t", ("algorithm",), (_ROUNDS,), rows), tmp_path)
+  assert (found.run, sorted(found.shares)) == (2, [2 / 8, 1.0])
+  assert found.difference == "+0.0 (rounds to 50 %)"
+
+
 def test_of_a_rows_learning_rates_one_is_enough(write_accuracies, tmp_path):
   rows = [_row(name, _BEST, 50.0) for name in "ab"]
   rows[0] = rows[0]._replace(cells=(_cell("a"), _cell("a_other")))
