@@ -497,6 +497,20 @@ FAULTS = (
     ("tests/runtimes/test_convolutions.py",),
   ),
   Fault(
+    "tables: a run that ended with its accuracy is gone on with",
+    "experiments/tables/cells.py",
+    "return stopping.StopRule(metric, target).reason(run.records) is not None",
+    "return False",
+    _of("experiments/tables/test_cells.py", "enough"),
+  ),
+  Fault(
+    "tables: a run without its accuracy counts as ended",
+    "experiments/tables/cells.py",
+    "return stopping.StopRule(metric, target).reason(run.records) is not None",
+    "return True",
+    _of("experiments/tables/test_cells.py", "enough"),
+  ),
+  Fault(
     "draws: a counter does not carry",
     "tff_algos/runtimes/random_draws.py",
     "counter[:, 1:] + tf.cast(low < groups, tf.uint64)",
