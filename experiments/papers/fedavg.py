@@ -34,10 +34,10 @@ _PATIENCE = 1.5
 _NOTE = (
   "Rounds are read off the best accuracy so far, linear between rounds [paper, Section "
   f"3]. A row is run until it has that accuracy, for at most {_PATIENCE:g} times the "
-  "paper's rounds [convention]. FedSGD is FedAvg with E = 1 and B = inf, C = 0.0 one "
-  "client a round [paper]. The paper tunes the learning rate for each row; "
-  "--learning_rates says which are tried. Of Shakespeare's roles the paper counts 1,146, "
-  f"tasks.datasets.shakespeare {shakespeare.ROLES:,} [convention]."
+  "paper's rounds, 1,000 where it has none [convention]. FedSGD is FedAvg with E = 1 and "
+  "B = inf, C = 0.0 one client a round [paper]. The paper tunes the learning rate for "
+  "each row; --learning_rates says which are tried. Of Shakespeare's roles the paper "
+  f"counts 1,146, tasks.datasets.shakespeare {shakespeare.ROLES:,} [convention]."
 )
 
 

@@ -74,7 +74,9 @@ def first_rounds(run: Run, rounds: int) -> Optional[Curve]:
 
 
 def _described(machine: Mapping[str, Any]) -> str:
-  gpus = machine.get("gpus") or []  # Older runs, of which none had one, say 0.
+  gpus = machine.get("gpus") or []
+  if isinstance(gpus, int):  # Older runs do not say which.
+    gpus = [f"{gpus} GPUs"]
   return ", ".join([machine["processor"], f"{machine['cores']} cores", *gpus])
 
 

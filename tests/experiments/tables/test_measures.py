@@ -118,7 +118,12 @@ def test_first_rounds_of_a_run(write_run, tmp_path):
 
 @pytest.mark.parametrize(
   "gpus, expected",
-  [(0, ""), ([], ""), (["Babbage 1", "Babbage 2"], ", Babbage 1, Babbage 2")],
+  [
+    (0, ""),
+    (2, ", 2 GPUs"),
+    ([], ""),
+    (["Babbage 1", "Babbage 2"], ", Babbage 1, Babbage 2"),
+  ],
 )
 def test_the_machine_of_a_run(write_run, tmp_path, gpus, expected):
   """Runs said how many GPUs there were before they said which."""
