@@ -139,21 +139,22 @@ def _check(folder: RunFolder, manifest: Mapping[str, Any]) -> None:
 
 def _refuse_to_lose(folder: RunFolder, config: Config, resume: bool) -> None:
   """Raises `InputError` if the run would take results out of the folder."""
-  if folder.read() is None:
+  held = folder.read()
+  if held is None:
     return
   if not resume:
     raise InputError(
       f"{folder.path} already holds a run: choose another --run_dir, or go on with it by "
       "--resume."
     )
-  done = checkpoints.rounds_done(folder.file(CHECKPOINTS))
-  if done is None:
-    done = len(reading.read_run(folder.path).records)
+  saved = checkpoints.rounds_done(folder.file(CHECKPOINTS))
+  done = len(reading.read_run(folder.path).records) if saved is None else saved
   folder.check_rounds(done, config.rounds)
-  is_finished = os.path.exists(folder.file(records.SUMMARY))
-  if is_finished and not checkpoints.exists(folder.file(CHECKPOINTS)):
+  has_ended = os.path.exists(folder.file(records.SUMMARY))
+  # A run that was killed before its first checkpoint is to begin anew.
+  if saved is None and (has_ended or done > held["flags"]["checkpoint_every"]):
     raise InputError(
-      f"{folder.path} holds a finished run without its {CHECKPOINTS}, which cannot be "
+      f"{folder.path} holds {done} rounds without their {CHECKPOINTS}, which cannot be "
       "gone on with: move it away or choose another --run_dir."
     )
 

@@ -310,16 +310,35 @@ def test_finished_run_resumed_does_nothing_more(unbroken, run_forked, tmp_path):
   assert read_json(run_dir / "summary.json")["stopped_early"] is False
 
 
-def test_finished_run_without_its_checkpoints_is_not_written_over(
+@pytest.mark.parametrize("lost", [["checkpoints"], ["checkpoints", "summary.json"]])
+def test_run_without_its_checkpoints_is_left_as_it_is(
+  unbroken, run_forked, tmp_path, lost
+):
+  """Whether it has ended or not; its rounds would be made, and written, once more."""
+  run_dir = tmp_path / "run"
+  shutil.copytree(unbroken.run_dir, run_dir, ignore=shutil.ignore_patterns(*lost))
+  config = read_json(run_dir / "config.json")
+  config["flags"]["checkpoint_every"] = _ROUNDS - 1
+  (run_dir / "config.json").write_text(json.dumps(config))
+  before = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
+  flags = [f"--run_dir={run_dir}", "--resume", f"--rounds={_ROUNDS + 1}"]
+  done = run_forked(*flags, f"--cache_dir={unbroken.folder}/cache", cwd=tmp_path)
+  assert_refused(done, f"{run_dir} holds {_ROUNDS} rounds without their checkpoints")
+  after = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
+  assert after == before
+
+
+def test_run_killed_before_its_first_checkpoint_begins_anew(
   unbroken, run_forked, tmp_path
 ):
-  run_dir, where = place(tmp_path)
-  without = shutil.ignore_patterns("checkpoints")
-  shutil.copytree(unbroken.run_dir, run_dir, ignore=without)
-  before = metrics(run_dir)
-  flags = [*unbroken.flags, *where, f"--rounds={_ROUNDS + 1}", "--resume"]
-  assert_refused(run_forked(*flags, cwd=tmp_path), "without its checkpoints")
-  assert metrics(run_dir) == before
+  run_dir = tmp_path / "run"
+  lost = shutil.ignore_patterns("checkpoints", "summary.json")
+  shutil.copytree(unbroken.run_dir, run_dir, ignore=lost)
+  flags = [f"--run_dir={run_dir}", "--resume", f"--cache_dir={unbroken.folder}/cache"]
+  done = run_forked(*flags, cwd=tmp_path)
+  assert (done.status, done.err) == (0, "")
+  _assert_same_rounds(run_dir, unbroken)
+  assert _rounds_of(_sessions(run_dir)) == [(1, _ROUNDS), (1, _ROUNDS)]
 
 
 # A task of one's own, which may change behind its name.

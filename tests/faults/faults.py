@@ -947,6 +947,13 @@ FAULTS = (
     _of("experiments/run_folder/test_fingerprints.py", "frozen"),
   ),
   Fault(
+    "A run without its checkpoints is begun anew over its rounds",
+    "experiments/runner.py",
+    "if saved is None and (has_ended or ",
+    "if saved is None and (has_ended and ",
+    _of("binaries/test_resume.py", "without_its_checkpoints"),
+  ),
+  Fault(
     "A random value that TFF draws once is drawn by each client",
     "tff_algos/runtimes/execution.py",
     "    compiler.refuse_repeated_draws(block)\n",
