@@ -225,7 +225,7 @@ def _details(
   run: Run, settings: Mapping[str, str], differing: Sequence[str]
 ) -> list[tuple[str, list[tuple[str, str]]]]:
   """Headings with their pairs of texts; a heading without any is left out."""
-  session = run.session
+  session = run.sessions[-1] if run.sessions else {}
   command = session.get("command") or []
   commands = [("command", shlex.join(["python", *map(str, command)]))] if command else []
   commit = session.get("git_commit")

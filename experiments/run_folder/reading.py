@@ -34,7 +34,7 @@ class Run:
     data: Of the data set: note, clients, examples, ...
     model: Number of weights, layers, ..., as far as config.json says.
     code: Digests of own algorithms and tasks, by heading; {} where there are none.
-    session: Of the last session: command, versions, machine, git_commit.
+    sessions: Of each: command, versions, machine, git_commit; the last one last.
     records: One of each round; a cell that metrics.csv leaves blank is not in it.
     has_ended: Whether summary.json is of these rounds; else it goes on or was cut short.
     target: The test accuracy to reach, 0..1; None for none.
@@ -52,7 +52,7 @@ class Run:
   data: dict[str, Any]
   model: dict[str, Any]
   code: dict[str, Any]
-  session: dict[str, Any]
+  sessions: list[dict[str, Any]]
   records: list[dict[str, Any]]
   has_ended: bool
   target: Optional[float]
@@ -147,7 +147,6 @@ def read_run(folder: str) -> Run:
     inner["flags"]["algorithm"]  # Must be there, as what `summarize` takes must.
     # Older folders have the count by itself.
     model = manifest.get("model", {"num_weights": manifest.get("num_weights")})
-    sessions = sessions_of(manifest)
     target = inner["flags"].get("target_accuracy")
     rounds = _read_metrics(folder)
     summary = {}
@@ -170,7 +169,7 @@ def read_run(folder: str) -> Run:
       **inner,
       model=dict(model),
       code={key: manifest[key] for key in ("algorithm", "task") if key in manifest},
-      session=sessions[-1] if sessions else {},
+      sessions=sessions_of(manifest),
       records=rounds,
       has_ended=has_ended,
       target=None if target is None else float(target),

@@ -21,7 +21,8 @@ class Curve(NamedTuple):
     round_seconds: Median seconds of a round.
     seconds: Of all rounds and evaluations.
     note: What to say beside its numbers, such as "JPEG CIFAR-10".
-    machine: Processor, cores and GPUs, as far as the run says.
+    machines: Processor, cores and GPUs of each session, as far as the run says; no GPUs
+      where it did not use them.
     clients: The median client's accuracy, 0..1, whenever all were evaluated.
     client_rounds: The rounds after which they were.
   """
@@ -33,7 +34,7 @@ class Curve(NamedTuple):
   round_seconds: float
   seconds: float
   note: str
-  machine: str
+  machines: Sequence[str]
   clients: Sequence[float] = ()
   client_rounds: Sequence[int] = ()
 
@@ -58,7 +59,6 @@ def first_rounds(run: Run, rounds: int) -> Optional[Curve]:
     return None
   of_clients = [r for r in records if r.get(_CLIENTS) is not None]
   seconds = [record["seconds"] for record in records]
-  machine = run.session.get("machine")
   return Curve(
     rounds=[record["round"] for record in measured],
     accuracy=[record["test_accuracy"] for record in measured],
@@ -67,17 +67,25 @@ def first_rounds(run: Run, rounds: int) -> Optional[Curve]:
     round_seconds=statistics.median(seconds[1:] or seconds),
     seconds=sum(seconds) + sum(r.get("evaluation_seconds", 0.0) for r in records),
     note=run.data.get("note", ""),
-    machine=_described(machine) if machine else "",
+    machines=_machines(run),
     clients=[record[_CLIENTS] for record in of_clients],
     client_rounds=[record["round"] for record in of_clients],
   )
 
 
-def _described(machine: Mapping[str, Any]) -> str:
+def _machines(run: Run) -> list[str]:
+  devices = run.flags.get("devices") or ["GPU"]
+  on_gpus = run.flags.get("runtime") != "local_worker" and "GPU" in "".join(devices)
+  every = [session.get("machine") for session in run.sessions]
+  return [_described(machine, on_gpus) for machine in every if machine]
+
+
+def _described(machine: Mapping[str, Any], on_gpus: bool) -> str:
   gpus = machine.get("gpus") or []
   if isinstance(gpus, int):  # Older runs do not say which.
     gpus = [f"{gpus} GPUs"]
-  return ", ".join([machine["processor"], f"{machine['cores']} cores", *gpus])
+  used = gpus if on_gpus else []
+  return ", ".join([machine["processor"], f"{machine['cores']} cores", *used])
 
 
 def at_common_rounds(curves: Sequence[Curve]) -> list[Curve]:

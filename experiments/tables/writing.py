@@ -241,7 +241,7 @@ def _remarks(note: str, cells: Sequence[Cell], settings: Settings) -> str:
     parts.append(f"Data: {', '.join(notes)}.")
   if curves:
     hours = sum(curve.seconds for curve in curves) / 3600
-    machines = sorted({curve.machine for curve in curves if curve.machine})
+    machines = sorted({machine for curve in curves for machine in curve.machines})
     place = f" on {'; '.join(machines)}" if machines else ""
     parts.append(
       f"{len(curves)} of {len(by_name) * len(settings.seeds)} runs are done: {hours:.1f} "

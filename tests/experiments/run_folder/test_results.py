@@ -32,9 +32,9 @@ def test_every_run_is_read(runs):
   folders = {path.parent for path in _RESULTS.rglob("metrics.csv")}
   assert {pathlib.Path(run.folder) for run in runs} == folders
   for run in runs:
-    program = run.session["command"][0]
+    program = run.sessions[-1]["command"][0]
     assert program in ("binaries/train.py", "binaries/forgetting.py")
-    assert run.session["versions"]["numpy"] and run.session["git_commit"]
+    assert run.sessions[-1]["versions"]["numpy"] and run.sessions[-1]["git_commit"]
     assert run.model["num_weights"] > 0 and run.data["examples"] > 0
     assert run.records and run.hparams
 

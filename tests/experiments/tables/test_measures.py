@@ -21,7 +21,7 @@ def _curve(*accuracy: float, rounds=None, round_bytes=1.0, round_seconds=1.0):
     round_seconds=round_seconds,
     seconds=0.0,
     note="",
-    machine="",
+    machines=[],
   )
 
 
@@ -111,7 +111,7 @@ def test_first_rounds_of_a_run(write_run, tmp_path):
   assert math.isclose(curve.round_bytes, (1.5e6 + 1.5e6 + 3e6) / 3)
   # The first round traces: the median is of the others.
   assert (curve.round_seconds, curve.seconds) == (1.0, 11.0)
-  assert (curve.note, curve.machine) == ("JPEG", "Abacus, 2 cores")
+  assert (curve.note, curve.machines) == ("JPEG", ["Abacus, 2 cores"])
   assert measures.first_rounds(run, 4).rounds == [1, 3, 4]
   assert measures.first_rounds(run, 5) is None
 
@@ -129,7 +129,27 @@ def test_the_machine_of_a_run(write_run, tmp_path, gpus, expected):
   """Runs said how many GPUs there were before they said which."""
   machine = {"processor": "Abacus", "cores": 2, "gpus": gpus}
   run = read_run(write_run(tmp_path / "a", machine=machine))
-  assert measures.first_rounds(run, 1).machine == f"Abacus, 2 cores{expected}"
+  assert measures.first_rounds(run, 1).machines == [f"Abacus, 2 cores{expected}"]
+
+
+@pytest.mark.parametrize(
+  "flags, gpu",
+  [
+    ({}, ", Babbage"),
+    ({"devices": ["GPU:0"]}, ", Babbage"),
+    ({"devices": ["CPU:0"]}, ""),
+    ({"runtime": "local_worker"}, ""),
+    ({"runtime": "dask"}, ", Babbage"),
+  ],
+)
+def test_the_machines_of_a_run_are_those_of_all_sessions(write_run, tmp_path, flags, gpu):
+  """A GPU counts where it was used: TFF's worker sees none."""
+  machines = [{"processor": "Abacus", "cores": 2, "gpus": ["Babbage"]}]
+  machines.append({"processor": "Quipu", "cores": 4, "gpus": []})
+  sessions = [{"machine": machine} for machine in machines]
+  run = read_run(write_run(tmp_path / "a", flags=flags, sessions=sessions))
+  found = measures.first_rounds(run, 1).machines
+  assert found == [f"Abacus, 2 cores{gpu}", "Quipu, 4 cores"]
 
 
 def test_run_without_test_accuracies_has_those_of_clients(write_run, tmp_path):
