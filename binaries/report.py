@@ -16,7 +16,7 @@ if __name__ == "__main__":  # Before what a broken environment fails to import.
 
   preflight.check_and_quiet(sys.argv)
 
-from experiments import command_line
+from experiments import command_line, markdown
 from experiments.report import page, run_flags
 
 
@@ -24,7 +24,7 @@ def main() -> None:
   """Reports what the flags say."""
   asked = run_flags.read_flags()
   page.write(asked.runs, asked.out, title=asked.title, target=asked.target)
-  print(f"{page.count(len(asked.runs), 'run')} in {asked.out}")
+  print(f"{markdown.count(len(asked.runs), 'run')} in {asked.out}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,13 @@
-"""Markdown, as all programs write it: it reads well on a terminal too."""
+"""Markdown and words, as all programs write them: they read well on a terminal too."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+
+
+def count(number: int, what: str) -> str:
+  """A number of things, in words."""
+  return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def table(

@@ -115,7 +115,7 @@ def draw(runs: Sequence[Run], path: str, title: str, smooth: int = 1) -> None:
   handles, lines = [], []
   for place, repeats in enumerate(groups):
     mean = repeats.mean
-    style: dict[str, Any] = {"linewidth": 1.2, **line_style(place)}
+    style = line_style(place)
     accuracy = mean.accuracy
     if smooth > 1:
       faint = {**style, "linewidth": 0.6, "alpha": 0.35}

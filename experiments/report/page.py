@@ -16,6 +16,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
+from experiments.markdown import count
 from experiments.run_folder.reading import PARTITION, Run, labels
 from tff_algos import durable_files
 from tff_algos.simulation import records
@@ -128,11 +129,6 @@ def _comparable(run: Run) -> str:
 
 def _split(run: Run) -> str:
   return str(run.flags.get("partition", "unknown split"))
-
-
-def count(number: int, what: str) -> str:
-  """A number of things, in words."""
-  return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _finite(value: Optional[float]) -> Optional[float]:

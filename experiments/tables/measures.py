@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
+from experiments.markdown import count
 from experiments.run_folder.reading import Run
 
 
@@ -85,7 +86,7 @@ def _described(machine: Mapping[str, Any], on_gpus: bool) -> str:
   if isinstance(gpus, int):  # Older runs do not say which.
     gpus = [f"{gpus} GPUs"]
   used = gpus if on_gpus else []
-  return ", ".join([machine["processor"], f"{machine['cores']} cores", *used])
+  return ", ".join([machine["processor"], count(machine["cores"], "core"), *used])
 
 
 def at_common_rounds(curves: Sequence[Curve]) -> list[Curve]:

@@ -58,8 +58,9 @@ def draw_table(
   ]
   abreast = min(_ABREAST, max(1, len(columns)))
   down = -(-max(1, len(columns)) // abreast)
+  names = max(3.2, 0.08 * max(map(len, rows)))  # In inches, as they are drawn.
   picture = Figure(
-    figsize=(3.2 + 3.4 * abreast, 0.8 + down * (0.7 + 0.3 * len(rows))),
+    figsize=(names + 3.4 * abreast, 0.8 + down * (0.7 + 0.3 * len(rows))),
     layout="constrained",
   )
   frames = picture.subplots(down, abreast, sharey=True, squeeze=False)
@@ -152,8 +153,7 @@ def _draw_line(axes: Any, line: Line, of_loss: bool, place: int, smooth: int) ->
     rounds.append(float(t))
     middle.append(statistics.mean(each))
     spread.append(deviation(each) or 0.0)
-  # The first is often the baseline, and another line may lie upon it.
-  style = {"linewidth": 1.2 if place else 2.2, **line_style(place)}
+  style = line_style(place)
   if any(spread):
     low = [m - s for m, s in zip(middle, spread)]
     high = [m + s for m, s in zip(middle, spread)]

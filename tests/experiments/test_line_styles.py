@@ -15,7 +15,13 @@ def test_twenty_lines_have_colours_of_their_own():
 
 
 def test_forty_lines_are_told_apart_by_colour_and_dashes():
-  assert len({tuple(line_style(place).values()) for place in range(40)}) == 40
+  styles = [line_style(place) for place in range(40)]
+  assert len({(style["color"], style["linestyle"]) for style in styles}) == 40
   for place in range(10):  # A light colour is never with the dashes of its full one.
     dashes = [line_style(place + 10 * k)["linestyle"] for k in range(4)]
     assert len(set(dashes)) == 4
+
+
+def test_the_first_line_shows_where_another_lies_upon_it():
+  first, *others = (line_style(place)["linewidth"] for place in range(40))
+  assert first > 1.5 * max(others)

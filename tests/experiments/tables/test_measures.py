@@ -145,11 +145,11 @@ def test_the_machine_of_a_run(write_run, tmp_path, gpus, expected):
 def test_the_machines_of_a_run_are_those_of_all_sessions(write_run, tmp_path, flags, gpu):
   """A GPU counts where it was used: TFF's worker sees none."""
   machines = [{"processor": "Abacus", "cores": 2, "gpus": ["Babbage"]}]
-  machines.append({"processor": "Quipu", "cores": 4, "gpus": []})
+  machines.append({"processor": "Quipu", "cores": 1, "gpus": []})
   sessions = [{"machine": machine} for machine in machines]
   run = read_run(write_run(tmp_path / "a", flags=flags, sessions=sessions))
   found = measures.first_rounds(run, 1).machines
-  assert found == [f"Abacus, 2 cores{gpu}", "Quipu, 4 cores"]
+  assert found == [f"Abacus, 2 cores{gpu}", "Quipu, 1 core"]
 
 
 def test_run_without_test_accuracies_has_those_of_clients(write_run, tmp_path):
