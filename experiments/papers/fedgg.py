@@ -184,15 +184,15 @@ def _weights() -> Figure:
   }
   adaptive["mu = 0.01"] = _cell("cifar10", "0.5", "fedgg")
 
+  plain = {"FedAvg": _cell("cifar10", "0.5", "fedavg")}
+
   def fixed(first_step: str = "none") -> dict[str, Cell]:
-    return {
+    return plain | {
       f"lambda = {value:g}": _fixed("0.5", value, first_step)
       for value in (1e-7, 5e-8, 1e-8)
     }
 
-  kicked = fixed("epsilon")
-  kicked["FedAvg"] = _cell("cifar10", "0.5", "fedavg")
-  kicked.update(_momentum("0.5"))
+  kicked = fixed("epsilon") | _momentum("0.5")
   return Figure(
     "FedGG, Figure 3: adaptive and fixed weight of the cosine loss, CIFAR-10, beta = 0.5",
     (

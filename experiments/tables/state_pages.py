@@ -152,6 +152,9 @@ def lines_of(states: Sequence[State]) -> str:
   def named(chosen: Sequence[State], said: Callable[[State], str]) -> str:
     return ", ".join(f"{state.name} ({said(state)})" for state in chosen) or "nothing"
 
+  def agree(state: State) -> str:
+    return f"{_pairs(state)} agree{'s' * (state.alike == 1)}"
+
   def run(state: State) -> str:
     return f"{state.run} of {state.of} {state.unit}"
 
@@ -161,7 +164,7 @@ def lines_of(states: Sequence[State]) -> str:
   silent = [state for state in states if state.run == state.of and not state.pairs]
   lines = [
     f"**Agrees:** {named([s for s in ranked if s.alike == s.pairs], _pairs)}.",
-    f"**Differs:** {named([s for s in ranked if s.alike < s.pairs], _pairs)}.",
+    f"**Differs:** {named([s for s in ranked if s.alike < s.pairs], agree)}.",
     f"**Not run:** {_listed(rest)}{f'; in part {named(part, run)}' if part else ''}.",
   ]
   if silent:

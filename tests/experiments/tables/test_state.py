@@ -190,7 +190,7 @@ def test_pages_say_what_agrees_differs_and_was_not_run(
   lines = [line for line in own.read_text().split("\n") if line.startswith("- ")]
   assert lines == [
     "- **Agrees:** Table 1 (its only pair).",
-    "- **Differs:** Table 2 (1 of 3 pairs), Table 3 (0 of 3 pairs).",
+    "- **Differs:** Table 2 (1 of 3 pairs agrees), Table 3 (0 of 3 pairs agree).",
     "- **Not run:** Table 4; in part Table 3 (3 of 4 cells), Figure 2 (1 of 2 calls).",
     "- **Run, with nothing to rank:** Figure 1.",
   ]
