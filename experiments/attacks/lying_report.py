@@ -170,7 +170,7 @@ def draw(path: str, runs: Sequence[Run], attacks: Sequence[str], what: str) -> N
       for place, defence in enumerate(defences):
         own = groups.get((algorithm, defence, attack))
         if (algorithm, defence) not in pairs:
-          axes.text(2, place, "takes none", color="0.5", va="center", fontsize=7)
+          axes.text(2, place, "takes no aggregator", color="0.5", va="center", fontsize=7)
         if not own:
           continue
         mean = 100 * _mean(own, "accuracy")
