@@ -119,7 +119,7 @@ def report(path: str, out: str) -> None:
       panel.plot(rounds, values, label=name, linewidth=1)
   for panel, what in zip(panels, ("resident memory (MB)", "descriptors", "threads")):
     panel.set(xlabel="round", ylabel=what, ylim=(0, None))
-    panel.yaxis.get_major_locator().set_params(integer=True)
+    panel.locator_params(axis="y", integer=True)
     panel.grid(alpha=0.3)
   panels[0].legend(fontsize="small", loc="lower right")
   durable_files.save_picture(figure, os.path.join(out, "soak.png"), dpi=110)
