@@ -129,10 +129,10 @@ def _comparison(data: str) -> Table:
     ("data", "algorithm"),
     columns,
     tuple(rows),
-    note=_NOTE + " C. cost is rounds to the target, times the mean "
-    "bytes of a round, over TWAFL's, and not reached by any "
-    "where TWAFL does not reach it. The paper says that TEFL is best in rounds and "
-    "accuracy on most data, TWAFL in bytes on MNIST, AFL last.",
+    note=_NOTE + " C. cost is rounds to the target, times the mean bytes of a round, "
+    "over TWAFL's, and not reached by any where TWAFL does not reach it. The paper says "
+    "that TEFL is best in rounds and accuracy on most data, TWAFL in bytes on MNIST, AFL "
+    "last.",
   )
 
 
