@@ -57,7 +57,8 @@ class Settings(NamedTuple):
     out: The folder of tables, figures and runs.
     seeds: Those of the runs of each cell.
     rounds_scale: What the rounds of every cell are multiplied by.
-    only: Texts of which a name must hold one to be run; none: all are.
+    only: Texts of which a name must hold one to be run, as whole words, which `_` parts;
+      none: all are.
     data_dirs: Data set to folder; the data set is the first word of a task's name.
     cache_dir: As for train.py; None: its default.
   """
@@ -82,7 +83,8 @@ def is_enough(run: reading.Run, cell: Cell, rounds: int) -> bool:
 
 def is_wanted(name: str, settings: Settings) -> bool:
   """Whether `only` lets a name pass."""
-  return not settings.only or any(text in name for text in settings.only)
+  words = (f"_{text.strip('_')}_" for text in settings.only)
+  return not settings.only or any(word in f"_{name}_" for word in words)
 
 
 def curves_of(cell: Cell, settings: Settings) -> list[Curve]:

@@ -27,7 +27,7 @@ def _program(*words: str) -> subprocess.CompletedProcess:
     (["--table=1", "--only=,beta"], "--only has an empty text"),
     (["--table=1", "--data_dirs=cifar=/tmp"], "there is no data set cifar, but c"),
     (["--table=1", "--repeats=0"], "repeats"),
-    (["--table=1", "--norun", "--only=absent"], "--only=absent is in none of the names"),
+    (["--table=1", "--norun", "--only=beta0.5,beta"], "--only: beta is in none of the n"),
     (["--table=1", "--norun", "--report"], "out/runs"),
   ],
 )

@@ -144,9 +144,24 @@ def test_failed_cell_is_told_and_the_others_run(tmp_path, capfd):
   assert "num_clients must be at least 1" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(
+  "text, name, wanted",
+  [
+    ("cifar10", "cifar10_lenet_beta0.1_fedgg", True),
+    ("cifar10", "cifar100_lenet_beta0.1_fedgg", False),
+    ("iid", "mnist_cnn_noniid_C0.1", False),
+    ("mnist_iid", "emnist_iid", False),
+    ("_iid_20_", "mnist_cnn_iid_20", True),
+    ("B10", "mnist_cnn_iid_C0.1_E5_B10", True),
+  ],
+)
+def test_only_asks_for_whole_words(text, name, wanted, tmp_path):
+  assert cells.is_wanted(name, Settings(str(tmp_path), only=["absent", text])) == wanted
+
+
 @pytest.mark.usefixtures("in_forks")
 def test_program_of_a_figure_is_called_once_and_for_what_is_wanted(tmp_path, capfd):
-  settings = Settings(str(tmp_path), cache_dir=str(tmp_path / "cache"), only=["dig"])
+  settings = Settings(str(tmp_path), cache_dir=str(tmp_path / "cache"), only=["digits"])
   one = {"task": "digits_cnn", "num_clients": 4, "partitions": "iid"}
   bad = {"task": "absent", "partitions": "iid"}
   item = Program("Splits", "heterogeneity.py", {"digits": one, "bad": bad})
