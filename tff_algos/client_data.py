@@ -64,10 +64,6 @@ class Examples(NamedTuple):
   y: tf.Tensor
 
 
-def _bytes_of(spec: tf.TensorSpec) -> int:
-  return int(np.prod(spec.shape.as_list(), dtype=np.int64)) * int(spec.dtype.size)
-
-
 def read(path: tf.Tensor, spec: ExampleSpec) -> Examples:
   """Reads one client's file as tensors; runs inside a computation.
 
@@ -94,7 +90,7 @@ def parse(content: tf.Tensor, path: tf.Tensor, spec: ExampleSpec) -> Examples:
   # By the length alone, which is the same for all clients that a runtime vectorises. Not
   # `tf.strings.length`, which is wrong beyond 2 GiB.
   length = tf.size(raw, tf.int64) - _HEADER_BYTES
-  x_bytes, y_bytes = _bytes_of(spec.x), _bytes_of(spec.y)
+  x_bytes, y_bytes = (s.shape.num_elements() * s.dtype.size for s in spec)
   n = length // (x_bytes + y_bytes)
   written = tf.io.decode_raw(content, tf.int64, fixed_length=_HEADER_BYTES)[0]
   # Not `==`: in the graphs that TFF traces it compares identities.

@@ -169,14 +169,6 @@ def _xla_computation(*args: Any, **options: Any) -> Any:
   return importlib.import_module("jax").xla_computation(*args, **options)
 
 
-def load_tensorflow() -> None:
-  """Imports TensorFlow and TFF now, whether that was put off or not."""
-  for name in _SLOW:
-    module = importlib.import_module(name)
-    if isinstance(module, _Deferred):
-      module.load()
-
-
 class _Deferred(types.ModuleType):
   """A module that runs when it is first asked for an attribute that it has not got.
 

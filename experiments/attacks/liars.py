@@ -45,16 +45,12 @@ def let_lie(process: StatefulProcess, **changed: Any) -> StatefulProcess:
     **changed: Other arguments of that.
   """
   given = process.composed_of
-  rounds, init_client = given["rounds"], given["init_client"]
+  init_client = given["init_client"]
 
   def init_any() -> MayLie:
     return MayLie(init_client(), Lie._make(map(tf.constant, HONEST)))
 
-  kinds = (
-    _lying_round(rounds)
-    if isinstance(rounds, Round)
-    else {name: _lying_round(kind) for name, kind in rounds.items()}
-  )
+  kinds = {name: _lying_round(kind) for name, kind in given["rounds"].items()}
   return process.recomposed(rounds=kinds, init_client=init_any, **changed)
 
 

@@ -5,6 +5,7 @@ sum_k n_k a^(t_k - t) w_k / sum_k n_k a^(t_k - t)
 
 from __future__ import annotations
 
+import inspect
 import math
 
 import driver
@@ -17,7 +18,7 @@ import tensorflow_federated as tff
 
 from tff_algos.aggregators.client_memory import ClientMemoryFactory, Contribution
 from tff_algos.aggregators.temporal_weighting import TemporalWeightingFactory
-from tff_algos.algorithms import fed_prox, twafl
+from tff_algos.algorithms import fed_prox, registry, twafl
 from tff_algos.client_data import ClientInput
 from tff_algos.errors import InputError
 
@@ -320,6 +321,15 @@ def _replayed(problem, hparams) -> _TemporalFedProx:
 @pytest.fixture(scope="module")
 def mlp(tmp_path_factory) -> problems.Problem:
   return problems.make("mlp", str(tmp_path_factory.mktemp("mlp")))
+
+
+@pytest.mark.parametrize("name", ["fedsgd", "sgd", "feddyn", "scaffold"])
+def test_servers_that_need_this_rounds_messages_refuse_it(mlp, name):
+  builder = registry.ALGORITHMS[name].builder
+  wanted = inspect.signature(builder).parameters
+  counts = {k: 4 for k in ("num_clients", "num_examples") if k in wanted}
+  with pytest.raises(InputError, match=r" cannot take a TemporalWeightingFactory: "):
+    builder(mlp.model, model_aggregator=_factory(), **counts)
 
 
 @pytest.mark.parametrize("weighting", ["examples", "uniform"])

@@ -6,8 +6,9 @@ import driver
 import numpy as np
 import problems
 import pytest
+import tensorflow as tf
 
-from tff_algos.algorithms import registry
+from tff_algos.algorithms import fed_agg, registry
 
 every_algorithm = pytest.mark.parametrize("name", registry.ALGORITHMS)
 every_poison = pytest.mark.parametrize("poison", problems.POISONS)
@@ -86,3 +87,11 @@ def test_dropped_client_may_come_back(federate, name):
   absent.round((0,)).round((1, 2))
   driver.assert_same(spoilt.state, absent.state)
   driver.assert_same(spoilt.client_states, absent.client_states)
+
+
+def test_rates_whose_products_overflow_are_those_without_an_estimate():
+  huge = tuple((tf.fill([3], 1.5e19),) for _ in range(3))
+  h = fed_agg.FedAggHparams(epochs=3, learning_rate=0.03)
+  np.testing.assert_array_equal(
+    fed_agg.learning_rates(huge, huge, h), np.full(3, np.float32(0.03))
+  )

@@ -63,6 +63,13 @@ def test_batches_and_names_change_nothing(federate, make):
   driver.assert_same(over.next(files.state, [()] * 2, sets), expected)
 
 
+def test_recomposed_it_is_over_data_sets_still(federate):
+  over = tff_algos.over_datasets(federate("fedavg").process, seed=5)
+  again = over.recomposed(norm_limit=10.0)
+  asked, given = (p.next.type_signature.parameter[2] for p in (over, again))
+  assert asked.is_equivalent_to(given)
+
+
 def test_another_round_seed_or_client_draws_otherwise(federate):
   files = federate("fedavg")
   examples = files.problem.clients[1]

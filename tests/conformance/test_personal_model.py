@@ -34,6 +34,16 @@ def test_other_forms_of_a_process_have_the_same_personal_model(federate, name):
     assert other.personal_model is process.personal_model
 
 
+def test_keras_model_of_the_features_alone_is_not_given_for_a_personal_one(federate):
+  federation = federate("pfedgp")
+  problem = federation.problem
+  known = Examples(*map(tf.constant, problem.clients[1]))
+  # As `from_keras` says of a model what Keras model it is.
+  model = dataclasses.replace(problem.model, keras_source=object())
+  process = tff_algos.build_pfedgp(model, federation.hparams)
+  assert process.personal_model(federation.weights, known).keras_source is None
+
+
 def _predict(process, weights, known, x):
   model = process.personal_model(weights, Examples(*map(tf.constant, known)))
   inputs = model.preprocess(tf.constant(x))

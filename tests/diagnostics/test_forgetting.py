@@ -11,7 +11,7 @@ import pytest
 import replay
 import tensorflow as tf
 
-from tff_algos.algorithms import fed_avg, fed_curv
+from tff_algos.algorithms import fed_avg, fed_avg_m, fed_curv
 from tff_algos.client_data import ClientInput
 from tff_algos.diagnostics import forgetting
 from tff_algos.templates.rounds import ServerVariables
@@ -102,6 +102,20 @@ def test_local_models_are_those_of_the_clients_own_states(in_process, problem, s
       np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+def test_local_models_are_from_where_clients_start(in_process, problem, start):
+  """Those of Nesterov's FedAvgM start ahead of the server's model, by its velocity."""
+  hparams = fed_avg_m.FedAvgMHparams(
+    batch_size=None, learning_rate=_STEP, server_momentum_form="nesterov"
+  )
+  process = fed_avg_m.build_fed_avg_m(problem.model, hparams)
+  train = forgetting.build_local_models(problem.model, process)
+  velocity = tuple(np.full(w.shape, 0.5, np.float32) for w in start)
+  (found,) = train(ServerVariables(start, velocity), [()], _inputs(problem, [2]))
+  ahead = [x + v for x, v in zip(start, velocity)]
+  for a, b in zip(found, _one_step(problem, ahead, 2)):
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
   "work, kinds", [(None, ["whole"]), (lambda *_: None, ["shallow", "full"])]
 )
@@ -121,6 +135,7 @@ def test_threads_find_what_they_call_traced(in_process, problem, start):
 
   watched = types.SimpleNamespace(
     client_work=watch,
+    composed_of=process.composed_of,
     next_fns=process.next_fns,
     initialize=process.initialize,
     initialize_client=process.initialize_client,

@@ -47,6 +47,12 @@ def test_refuses_another_number_of_names(names):
     _model(arrays, names)
 
 
+@pytest.mark.parametrize("weight", [np.zeros((2, 3)), np.zeros((2, 3), int), 0.0])
+def test_refuses_weights_that_are_no_float32_arrays(weight):
+  with pytest.raises(ValueError, match=r"must be float32 arrays; b is of \w+: give"):
+    _model((np.zeros((2, 3), np.float32), weight), ("a", "b"))
+
+
 @pytest.mark.parametrize(
   "spec, match",
   [
@@ -179,6 +185,18 @@ def test_models_with_another_loss_have_soft_targets_only_if_given():
 def test_fedreg_refuses_a_model_without_soft_targets(build):
   model = _model(*_WEIGHTS, example_losses=_other_loss, metrics=OrderedDict())
   with pytest.raises(ValueError, match=r"^FedReg .* give the model soft_targets\.$"):
+    build(model)
+
+
+@pytest.mark.parametrize("build", [fed_reg.build_fed_reg, fed_reg.build_fed_reg_mg])
+def test_fedreg_refuses_a_model_without_a_gradient_at_its_examples(build):
+  def predict(weights, x, training, seed):
+    return tf.gather(weights[0], tf.cast(x, tf.int32))
+
+  spec = functional.ExampleSpec(tf.TensorSpec([], tf.int32), _SPEC.y)
+  model = _model(*_WEIGHTS)
+  model = dataclasses.replace(model, example_spec=spec, predict=predict)
+  with pytest.raises(InputError, match=r"^FedReg moves examples along the loss's grad"):
     build(model)
 
 

@@ -160,13 +160,13 @@ def test_labels_whose_rows_differ_are_refused(spec):
     partitions.partition(spec, np.zeros((3, 0), int), 1, 0)
 
 
-@pytest.mark.parametrize("value", [None, "0.5", [0.5], np.array([0.5, 0.6]), 1j])
+@pytest.mark.parametrize("value", [None, "0.5", [0.5], np.array([0.5, 0.6]), 1j, True])
 def test_parameter_that_is_no_number_is_refused(value):
   labels = shuffled([10, 10, 10])
   for name in ("dirichlet", "dirichlet_by_class", "dirichlet_equal"):
-    with pytest.raises(InputError, match=f"^{name}: beta must be a number but is"):
+    with pytest.raises(InputError, match=f"^{name}: beta must be a number; found"):
       getattr(partitions, name)(labels, 2, seed=0, beta=value)
-  with pytest.raises(InputError, match=r"^power_law: sigma must be a number but is"):
+  with pytest.raises(InputError, match=r"^power_law: sigma must be a number; found"):
     partitions.power_law(labels, 2, seed=0, sigma=value)
 
 

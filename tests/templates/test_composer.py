@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tff_algos
+from tff_algos.algorithms import registry
 from tff_algos.errors import InputError
 from tff_algos.models import functional
 
@@ -47,6 +50,15 @@ def test_what_is_no_keras_model_is_refused():
 
 
 @pytest.mark.parametrize("hparams", [tff_algos.FedAvgHparams, {"epochs": 2}, None])
-def test_other_than_hyper_parameters_is_refused(hparams):
+@pytest.mark.parametrize("name", registry.ALGORITHMS)
+def test_other_than_a_model_and_hyper_parameters_is_refused(name, hparams):
+  builder = registry.ALGORITHMS[name].builder
+  wanted = inspect.signature(builder).parameters
+  counts = {k: 4 for k in ("num_clients", "num_examples") if k in wanted}
   with pytest.raises(InputError, match=r"^hparams must be .*; found "):
-    tff_algos.build_fed_avg(_model(), hparams)
+    builder(_model(), hparams, **counts)
+  keras = tf.keras.Sequential([tf.keras.layers.Input([2]), tf.keras.layers.Dense(3)])
+  with pytest.raises(
+    InputError, match=r"model is a Sequential: .* tff_algos\.from_keras"
+  ):
+    builder(keras, **counts)

@@ -127,6 +127,16 @@ _MISTAKES = {
 }
 
 
+def test_mistake_behind_many_arrays_is_found_and_shown():
+  def server(variables, aggregate, n, h):
+    return variables._replace(extra=(*variables.extra[:-1], tf.constant(1.0, tf.float64)))
+
+  said = r"returns \.\.\..*float64\[\]\), but init_server gives \.\.\..*float32\[\]\): "
+  with pytest.raises(ProcessTypeError, match=said) as caught:
+    _compose(server=server, init_server=lambda: (_ONE,) * 40)
+  assert len(str(caught.value)) < 800
+
+
 @pytest.mark.parametrize("mistake", _MISTAKES)
 def test_mistake_is_one_sentence(mistake):
   options, said = _MISTAKES[mistake]

@@ -147,6 +147,9 @@ def learning_rates(
   anchor = h.alpha * h.learning_rate if h.rule == "anchored" else 0.0
   system = h.alpha * tf.eye(count) + (1 - h.alpha) * g
   rates = tf.linalg.solve(system, (anchor + (1 - h.alpha) * c)[:, tf.newaxis])[:, 0]
+  # Where float32 cannot hold the products, as while there is no estimate: of rates that
+  # are no numbers no client would be accepted, and the estimates would stay.
+  rates = tf.where(tf.math.is_finite(rates), rates, h.learning_rate)
   return tf.clip_by_value(rates, 0.0, h.max_learning_rate)
 
 
@@ -171,8 +174,10 @@ def build_fed_agg(
   Args:
     model: The model to train.
     hparams: The hyper-parameters.
-    model_aggregator: Replaces the weighted mean of the updates, not of the estimates.
+    model_aggregator: Replaces the weighted mean of the updates. Of the estimates it gives
+      phi2 of the last epoch, which is the update itself, where they are previous_round.
   """
+  composer.check_given(model, hparams)
   num_epochs = hparams.epochs
   from_previous = hparams.estimates == "previous_round"
 

@@ -71,6 +71,7 @@ def build_fed_avg_m(
     hparams: The hyper-parameters.
     model_aggregator: Replaces the weighted mean of the updates.
   """
+  composer.check_given(model, hparams)
   looks_ahead = hparams.server_momentum_form == "nesterov"
 
   def init_server() -> Weights:

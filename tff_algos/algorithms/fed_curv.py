@@ -59,16 +59,8 @@ def fisher_information(
   model: Model, h: FedCurvHparams, weights: Weights, examples: Examples, seed: tf.Tensor
 ) -> Weights:
   """The mean over the examples of the squared gradient of the label's log-likelihood."""
-  del h
-  total, _ = gradients.sum_over_examples(
-    model,
-    weights,
-    examples.x,
-    examples.y,
-    seed,
-    lambda gradient: tuple(map(tf.square, gradient)),
-    training=False,
-  )
+  del h, seed
+  total = gradients.sum_of_squares(model, weights, examples)
   share = 1 / tf.cast(tf.shape(examples.y)[0], tf.float32)
   return tuple(share * t for t in total)
 

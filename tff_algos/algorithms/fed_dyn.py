@@ -74,13 +74,17 @@ def build_fed_dyn(
     hparams: The hyper-parameters.
     num_clients: N, the number of all clients, taking part in a round or not.
     num_examples: n, the examples of all clients together.
-    model_aggregator: Replaces the mean of the updates.
+    model_aggregator: Replaces the mean of the updates. h is kept up by what it gives, so
+      that by one that clips, leaves out or adds noise h is no longer the mean of l_i.
 
   Raises:
-    InputError: `num_clients` or `num_examples` is no whole number of at least 1.
+    InputError: `num_clients` or `num_examples` is no whole number of at least 1, or the
+      aggregator's clients remember their uploads.
   """
+  composer.check_given(model, hparams)
   check_whole_number("num_clients", num_clients, 1)
   check_whole_number("num_examples", num_examples, 1)
+  rounds.check_has_no_memory("FedDyn", model_aggregator)
 
   def zeros() -> Weights:
     return tree_math.zeros_like(model.initial_weights)

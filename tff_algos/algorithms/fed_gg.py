@@ -143,13 +143,14 @@ def build_fed_gg(
   """Builds FedGG: FedAvg with the cosine loss's gradient added to the local one.
 
   D is the received model less the one before it; there is no term while that is not
-  known, nor in the first local step of a round, where u = 0.
+  known, nor in the first local step of a round, where u = 0, unless `first_step` has one.
 
   Args:
     model: The model to train.
     hparams: The hyper-parameters.
     model_aggregator: Replaces the weighted mean of the updates.
   """
+  composer.check_given(model, hparams)
   is_broadcast = hparams.direction == "broadcast"
 
   def initial_model() -> Weights:

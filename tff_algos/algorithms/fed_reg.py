@@ -158,7 +158,8 @@ def build_fed_reg(
     model_aggregator: Replaces the mean of the updates.
 
   Raises:
-    InputError: The model has no `soft_targets`.
+    InputError: The model has no `soft_targets`, or its loss no gradient at the examples,
+      such as behind an embedding.
   """
   return _build(model, hparams, model_aggregator, modified_gradient=False)
 
@@ -188,7 +189,8 @@ def build_client_update(
     modified_gradient: As in `build_fed_reg_mg`.
 
   Raises:
-    InputError: The model has no `soft_targets`.
+    InputError: The model has no `soft_targets`, or its loss no gradient at the examples,
+      such as behind an embedding.
   """
   check_model(model)
   soft_targets = model.soft_targets

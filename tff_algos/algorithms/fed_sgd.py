@@ -72,7 +72,11 @@ def build_fed_sgd(
     model_aggregator: Replaces the weighted mean of the gradients.
     local_gradient: `(model, h, weights, Batch) -> (gradient, sum of losses)` of all of a
       client's examples; default: that of their mean loss.
+
+  Raises:
+    InputError: The aggregator's clients remember their uploads.
   """
+  rounds.check_has_no_memory("FedSGD", model_aggregator)
 
   def client_update(
     received: rounds.Parts,

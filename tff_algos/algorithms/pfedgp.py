@@ -109,7 +109,8 @@ def build_pfedgp(
       features = model.predict(weights, x, training, seed)
       return gaussian_process.logits(posterior, features, kernel, len(labels))
 
-    return dataclasses.replace(model, predict=predict)
+    # No Keras model predicts so, and not the one of the features.
+    return dataclasses.replace(model, predict=predict, keras_source=None)
 
   return process.with_personal_model(personal_model)
 

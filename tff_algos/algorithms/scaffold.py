@@ -69,9 +69,11 @@ def build_scaffold(
       variates keep their mean, of which they are defined.
 
   Raises:
-    InputError: `num_clients` is no whole number of at least 1.
+    InputError: `num_clients` is no whole number of at least 1, or the aggregator's
+      clients remember their uploads.
   """
   check_whole_number("num_clients", num_clients, 1)
+  rounds.check_has_no_memory("SCAFFOLD", model_aggregator)
 
   def zeros() -> Weights:
     return tree_math.zeros_like(model.initial_weights)

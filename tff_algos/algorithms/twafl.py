@@ -122,14 +122,14 @@ def build_twafl(
     num_examples: The examples of all clients together.
     sum_factory: Replaces the sum of what the round's clients add to the averages, of each
       part, by another way to sum, such as `tff.aggregators.SecureSumFactory`. There is no
-      `model_aggregator`: the server's sums over all clients' last uploads, from which a
-      client takes its own again, stand no mean and no clipping.
+      `model_aggregator`: of the server's sums over all clients' last uploads a client
+      takes its own again, which must be what it added, neither averaged nor clipped.
 
   Raises:
     InputError: The model's layers cannot be divided, a number is not positive, or
       `sum_factory` gives no sum.
   """
-  factory = _factory(hparams, num_clients, num_examples, sum_factory)
+  factory = _factory(model, hparams, num_clients, num_examples, sum_factory)
   process = _build_layerwise(model, hparams, factory)
   return process.with_population(num_clients, num_examples)
 
@@ -143,7 +143,7 @@ def build_tefl(
   sum_factory: Optional[tff.aggregators.UnweightedAggregationFactory] = None,
 ) -> StatefulProcess:
   """Builds TEFL: TWAFL where all layers travel in every round; see `build_twafl`."""
-  factory = _factory(hparams, num_clients, num_examples, sum_factory)
+  factory = _factory(model, hparams, num_clients, num_examples, sum_factory)
   process = fed_avg.build_fed_avg(
     model, hparams, model_aggregator=factory(model.initial_weights)
   )
@@ -159,12 +159,13 @@ def build_afl(
   sum_factory: Optional[tff.aggregators.UnweightedAggregationFactory] = None,
 ) -> StatefulProcess:
   """Builds AFL: TWAFL where all last uploads count alike, a = 1; see `build_twafl`."""
-  factory = _factory(hparams, num_clients, num_examples, sum_factory, base=1.0)
+  factory = _factory(model, hparams, num_clients, num_examples, sum_factory, base=1.0)
   process = _build_layerwise(model, hparams, factory)
   return process.with_population(num_clients, num_examples)
 
 
 def _factory(
+  model: Model,
   hparams: fed_avg.FedAvgHparams,
   num_clients: int,
   num_examples: int,
@@ -175,6 +176,7 @@ def _factory(
   # Here, as a class of TFF is its base, without which algorithms can be listed.
   from tff_algos.aggregators.temporal_weighting import TemporalWeightingFactory
 
+  composer.check_given(model, hparams)
   check_whole_number("num_clients", num_clients, 1)
   check_whole_number("num_examples", num_examples, 1)
   by_examples = hparams.client_weighting == "examples"

@@ -94,6 +94,20 @@ def full_gradient(
   return total, loss
 
 
+def sum_of_squares(model: Model, weights: Weights, examples: Examples) -> Weights:
+  """The sum over the examples of each one's squared gradient; inference mode."""
+  total, _ = sum_over_examples(
+    model,
+    weights,
+    examples.x,
+    examples.y,
+    tf.zeros([2], tf.int32),
+    lambda gradient: tuple(map(tf.square, gradient)),
+    training=False,
+  )
+  return total
+
+
 def sum_over_examples(
   model: Model,
   weights: Weights,

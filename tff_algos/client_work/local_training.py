@@ -238,7 +238,7 @@ def _build_direct_step(
 
 
 def effective_steps(num_steps: tf.Tensor, momentum: float) -> tf.Tensor:
-  """By what, times the learning rate, a constant gradient moves w in K steps.
+  """The steps that K steps are worth: along a constant g, w moves by -eta g times them.
 
   With momentum b the gradient of step j acts on every later step too, so the sum is
   sum_{j=1..K} (1 - b^j) / (1 - b), which is K for b = 0 [derived].

@@ -10,6 +10,7 @@ from typing import NamedTuple, Optional
 import tensorflow as tf
 
 from tff_algos.client_data import Examples
+from tff_algos.errors import InputError
 from tff_algos.models.functional import Model, Weights
 
 # Examples whose data are made at once: many more than a mini-batch, because each one's
@@ -114,9 +115,15 @@ def make_pseudo_data(
       with tf.GradientTape() as tape:
         tape.watch(v)
         loss = tf.reduce_sum(model.example_losses(labels, predict(v)))
+      gradient = tape.gradient(loss, v)
+      if gradient is None:
+        raise InputError(
+          "FedReg moves examples along the loss's gradient at them, and this model's has "
+          "none, as behind an embedding: give a model of numbers, or pseudo_steps=0."
+        )
       # Who differentiates all this, such as a gradient inversion, need not go through
       # the model: the sign's derivative is 0.
-      v = v + length * tf.stop_gradient(tf.sign(tape.gradient(loss, v)))
+      v = v + length * tf.stop_gradient(tf.sign(gradient))
       if limits is not None:
         v = tf.clip_by_value(v, twice(limits.low[here]), twice(limits.high[here]))
     chunk = first // _CHUNK

@@ -39,20 +39,6 @@ class PseudoFisher(NamedTuple):
   fisher: NDArray[np.float64]
 
 
-def sum_of_squares(model: Model, weights: Weights, examples: Examples) -> Weights:
-  """The sum over the examples of each one's squared gradient; inference mode."""
-  total, _ = gradients.sum_over_examples(
-    model,
-    weights,
-    examples.x,
-    examples.y,
-    tf.zeros([2], tf.int32),
-    lambda gradient: tuple(map(tf.square, gradient)),
-    training=False,
-  )
-  return total
-
-
 def build_fisher(model: Model) -> Callable[[Weights, Sequence[str]], NDArray[np.float64]]:
   """Makes the empirical Fisher information of clients' data, the diagonal [paper].
 
@@ -61,10 +47,10 @@ def build_fisher(model: Model) -> Callable[[Weights, Sequence[str]], NDArray[np.
     these clients together, of the squared gradient of the label's log-likelihood.
   """
 
-  @tf.function(input_signature=[_specs_of(model), _PATH], autograph=False)
+  @tf.function(input_signature=[model.weight_specs, _PATH], autograph=False)
   def of_client(weights: Weights, path: tf.Tensor) -> tuple[Weights, tf.Tensor]:
     examples = client_data.read(path, model.example_spec)
-    return sum_of_squares(model, weights, examples), tf.shape(examples.y)[0]
+    return gradients.sum_of_squares(model, weights, examples), tf.shape(examples.y)[0]
 
   of_client.get_concrete_function()  # Traced before several threads ask for it.
 
@@ -106,7 +92,7 @@ def build_pseudo_fisher(
   )
 
   @tf.function(
-    input_signature=[_specs_of(model), _PATH, tf.TensorSpec([2], tf.int32)],
+    input_signature=[model.weight_specs, _PATH, tf.TensorSpec([2], tf.int32)],
     autograph=False,
   )
   def of_client(
@@ -117,7 +103,7 @@ def build_pseudo_fisher(
     weights = tree_math.add(start, tuple(trained.message["model"]))
     pseudo = fed_reg.pseudo_data_of(model, start, examples, seed, one_step)
     pseudo_examples = Examples(pseudo.x, pseudo.targets)
-    total = sum_of_squares(on_pseudo_data, weights, pseudo_examples)
+    total = gradients.sum_of_squares(on_pseudo_data, weights, pseudo_examples)
     return weights, total, tf.shape(examples.y)[0]
 
   of_client.get_concrete_function()  # Traced before several threads ask for it.
@@ -128,10 +114,6 @@ def build_pseudo_fisher(
     return PseudoFisher(weights, _vector(total) / int(n))
 
   return pseudo_fisher
-
-
-def _specs_of(model: Model) -> tuple[tf.TensorSpec, ...]:
-  return tuple(tf.TensorSpec(w.shape, tf.float32) for w in model.initial_weights)
 
 
 def _vector(values: Weights) -> NDArray[np.float64]:

@@ -65,13 +65,16 @@ def build_local_models(model: Model, process: StatefulProcess) -> LocalModels:
       "in every round: choose another algorithm."
     )
 
+  (kind,) = process.composed_of["rounds"].values()
+
   @tf.function(autograph=False)
   def train(
     variables: ServerVariables, client_state: Any, path: tf.Tensor, seed: tf.Tensor
   ) -> Weights:
     examples = client_data.read(path, model.example_spec)
     message = work(variables, client_state, examples, seed).message
-    return tree_math.add(tuple(variables.model), tuple(message["model"]))
+    start = kind.distribute(variables)["model"]
+    return tree_math.add(tuple(start), tuple(message["model"]))
 
   # Traced here, as it is then that an algorithm refuses; by types, without a runtime.
   state_type = process.initialize.type_signature.result.member

@@ -190,6 +190,12 @@ class Model:
         f"A model needs one name for each of its {len(self.initial_weights)} weight "
         f"arrays; found {len(self.weight_names)} names."
       )
+    for name, w in zip(self.weight_names, self.initial_weights):
+      if getattr(w, "dtype", None) != np.float32:
+        raise InputError(
+          f"A model's weights must be float32 arrays; {name} is of "
+          f"{getattr(w, 'dtype', type(w).__name__)}: give np.asarray(..., np.float32)."
+        )
     if not isinstance(self.metrics, Mapping):
       raise InputError(
         "metrics= must map names to functions (y, predictions) -> (B,); found "
@@ -207,6 +213,11 @@ class Model:
   def num_weights(self) -> int:
     """How many numbers `initial_weights` hold together, which are those that travel."""
     return sum(int(np.prod(w.shape)) for w in self.initial_weights)
+
+  @property
+  def weight_specs(self) -> tuple[tf.TensorSpec, ...]:
+    """What the weights are, as a `tf.function`'s signature has it."""
+    return tuple(tf.TensorSpec(w.shape, tf.float32) for w in self.initial_weights)
 
   def labels(self) -> Optional[range]:
     """The labels that the loss takes, by the number C of outputs that `predict` gives.

@@ -244,7 +244,7 @@ def _trace(model: functional.Model, name: str, *, training: bool) -> Any:
   try:
     with tf.Graph().as_default():
       return tf.function(forward, autograph=False).get_concrete_function(
-        tuple(tf.TensorSpec(w.shape, tf.float32) for w in model.initial_weights),
+        model.weight_specs,
         tf.TensorSpec([None, *spec.shape], spec.dtype),
         tf.TensorSpec([2], tf.int32),
       )

@@ -41,14 +41,6 @@ def check_labels(name: str, labels: NDArray[Any]) -> NDArray[np.int64]:
   return labels.astype(np.int64, copy=False)
 
 
-def check_number(name: str, parameter: str, value: float) -> None:
-  """Raises `InputError` unless the value is a real number."""
-  if not isinstance(value, (int, float, np.integer, np.floating)):
-    raise InputError(
-      f"{name}: {parameter} must be a number but is {value!r}: correct it."
-    )
-
-
 def check_disjoint(
   name: str, labels: NDArray[Any], num_clients: int, min_size: int = 1
 ) -> NDArray[np.int64]:

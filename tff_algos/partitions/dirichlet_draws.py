@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, check_number
 from tff_algos.partitions import arguments, proportions
 from tff_algos.partitions.assignment import Partition, from_counts
 
@@ -165,7 +165,7 @@ def dirichlet_equal(
 
 
 def _check_beta(name: str, beta: float) -> None:
-  arguments.check_number(name, "beta", beta)
+  check_number(f"{name}: beta", beta)
   low, high = _BETA_RANGE
   if not low <= beta <= high:
     raise InputError(

@@ -322,7 +322,7 @@ def plan(
   if not readings or not all(map(_can_be_stacked, ends)):
     return None
   sent = [s for n in nodes if n.kind == "broadcast" for s in values.specs_of(n.type)]
-  num_bytes = sum(map(_bytes_of, sent))
+  num_bytes = sum(s.shape.num_elements() * s.dtype.size for s in sent)
   if num_bytes > limits.most_bytes:
     return None
   # The block's size is known by what is given for each client.
@@ -373,11 +373,6 @@ def _can_be_stacked(node: Node) -> bool:
     s.shape.is_fully_defined() and s.dtype != tf.variant
     for s in values.specs_of(node.type)
   )
-
-
-def _bytes_of(spec: tf.TensorSpec) -> int:
-  size: int = spec.dtype.size
-  return int(np.prod(spec.shape.as_list(), dtype=np.int64)) * size
 
 
 def _is_fast(graph_def: tf.compat.v1.GraphDef, on_gpu: bool) -> bool:

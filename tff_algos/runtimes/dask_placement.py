@@ -14,10 +14,10 @@ class Given(NamedTuple):
   """A job that was given out.
 
   Attributes:
-    job: It.
-    worker: To whom, where that was said.
-    future: Its end.
-    only: Nobody else may do it; (): whoever is there.
+    job: The job.
+    worker: The worker that it was given to; None: the scheduler chooses.
+    future: What its result will be in.
+    only: The workers that may do it; (): all.
   """
 
   job: Job

@@ -91,10 +91,13 @@ def build_client_evaluation(
       "The clients have models of their own already: leave personalization out."
     )
   shuffled_by = personalization.seed if personalization else seed
-  specs = tuple(tf.TensorSpec(w.shape, tf.float32) for w in model.initial_weights)
 
   @tf.function(
-    input_signature=[specs, tf.TensorSpec([], tf.string), tf.TensorSpec([2], tf.int32)],
+    input_signature=[
+      model.weight_specs,
+      tf.TensorSpec([], tf.string),
+      tf.TensorSpec([2], tf.int32),
+    ],
     autograph=False,
   )
   def totals(weights: Weights, path: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:

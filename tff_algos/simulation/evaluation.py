@@ -95,12 +95,11 @@ def _of_metric(
 
 def build_means(model: Model) -> Callable[..., OrderedDict[str, float]]:
   """`build_evaluation` of any examples: makes a function of `(weights, x, y)`."""
-  specs = tuple(tf.TensorSpec(w.shape, tf.float32) for w in model.initial_weights)
   x_spec, y_spec = model.example_spec
 
   @tf.function(
     input_signature=[
-      specs,
+      model.weight_specs,
       tf.TensorSpec([None, *x_spec.shape], x_spec.dtype),
       tf.TensorSpec([None, *y_spec.shape], y_spec.dtype),
     ],

@@ -82,8 +82,15 @@ def rates(schedule: Schedule, learning_rate: float, rounds: int) -> Sequence[flo
     )
   found: list[float] = []
   for done in range(rounds):
-    with np.errstate(over="ignore"):
-      rate = float(np.float32(np.float32(learning_rate) * schedule(done)))
+    factor = schedule(done)
+    try:
+      with np.errstate(over="ignore"):
+        rate = float(np.float32(np.float32(learning_rate) * factor))
+    except (TypeError, ValueError) as error:
+      raise InputError(
+        f"The learning rate schedule gives round {done + 1} of {rounds} the factor "
+        f"{factor!r}: return a number."
+      ) from error
     if not 0 < rate < math.inf:
       raise InputError(
         f"The learning rate schedule gives round {done + 1} of {rounds} a learning rate "

@@ -62,7 +62,8 @@ def drop_non_finite(
 ) -> ClientWorkOutput:
   """Gives a client whose result is not finite no weight and leaves its state alone.
 
-  Nor is one of which float32 cannot hold the square of the norm, from 2e19 on.
+  A result with a norm of more than about 2e19, whose square float32 cannot hold, is taken
+  for one that is not finite.
 
   The result's state and metrics count too: a message may be finite without them, such as
   that of the layers which travel, or of steps along what the clients have estimated.

@@ -7,12 +7,13 @@ federated computations. A round is
 2. every client reads its examples (`client_readings`) and runs the client work on what
    it received;
 3. a result with a number that is not finite is dropped: zeros are sent, which count for
-   nothing (but in an aggregator that takes no weights), the client's state stays as it
-   was, and the metrics count it;
+   nothing (but in an aggregator that takes no weights, and in the norms that one of
+   TFF's learns), the client's state stays as it was, and the metrics count it;
 4. each named part of the messages is aggregated by its own aggregator, which may have
    the clients remember what they sent (`ClientMemoryFactory`);
 5. the server update makes the new variables; without any accepted message it is
-   skipped, and aggregators keep the states that they have.
+   skipped, and aggregators keep the states that they have, but for those of a
+   `ClientMemoryFactory`, whose uploads grow older.
 
 Before 2 there may be exchanges that estimate something (`Estimation`). A process may have
 several kinds of rounds over the same states (`Round`).
@@ -44,7 +45,7 @@ def check_norm_limit(norm_limit: Optional[float]) -> None:
     raise InputError(f"norm_limit must be finite and above 1; found {norm_limit:g}.")
 
 
-def _check_given(model: Any, hparams: Any) -> None:
+def check_given(model: Any, hparams: Any) -> None:
   """Raises `InputError` for a Keras model, or a class or mapping of hyper-parameters."""
   check_model(model)
   if not isinstance(hparams, hyper_parameters.HyperParameters):
@@ -90,7 +91,7 @@ def compose_process(
   from tff_algos.templates.exchange import Exchange
   from tff_algos.templates.stateful_process import StatefulProcess
 
-  _check_given(model, hparams)
+  check_given(model, hparams)
   check_norm_limit(norm_limit)
   composition = Composition(
     model, hparams, aggregators, init_server, init_client, norm_limit
@@ -118,7 +119,7 @@ def compose_process(
 
   accessors = composition.accessors()
   given: dict[str, Any] = dict(
-    rounds=rounds,
+    rounds=kinds,
     aggregators=aggregators,
     init_server=init_server,
     init_client=init_client,
@@ -127,6 +128,9 @@ def compose_process(
   )
 
   def over(reading: ClientReading) -> StatefulProcess:
+    def recompose(**changed: Any) -> StatefulProcess:
+      return compose_process(model, hparams, **{**given, **changed}).over(reading)
+
     return StatefulProcess(
       composition.initialize,
       composition.initialize_client,
@@ -137,7 +141,7 @@ def compose_process(
       count_traffic=lambda: {n: e.traffic(reading) for n, e in exchanges.items()},
       model=model,
       over=over,
-      recompose=lambda **changed: compose_process(model, hparams, **{**given, **changed}),
+      recompose=recompose,
       composed_of={"hparams": hparams, **given},
     )
 

@@ -248,7 +248,7 @@ class Exchange:
           state_type, lambda t: isinstance(t, tff.TensorType)
         )
         if has_state and part not in own.memories and part != self._norm_part:
-          # Of no client an estimate of a norm would be no number, and stay so.
+          # Without clients an estimated norm would become NaN, and stay so.
           kept = tff.tensorflow.computation(_if_any, (np.int32, state_type, state_type))
           new_states[part] = tff.federated_map(
             kept, (num_accepted, new_states[part], states[part])

@@ -4,7 +4,7 @@ The norm is that of all that a client sends; the limit a multiple of the median,
 last rounds of the same kind, of the rounds' medians over their clients [convention]. It
 is checked where the update is made, so that nothing of what is dropped counts, and its
 client's state stays as it was: in simulation this finds what explodes and what lies; in
-a deployment who means to lie could leave the check out.
+a deployment a malicious client could skip the check.
 """
 
 from __future__ import annotations

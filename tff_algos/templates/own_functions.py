@@ -54,8 +54,10 @@ def check_kept(who: str, new: Any, old: Any, initial: str) -> None:
   """
   found, wanted = _described(new), _described(old)
   if found != wanted:
+    place = next((i for i, (a, b) in enumerate(zip(found, wanted)) if a != b), 0)
     raise ProcessTypeError(
-      f"{who} returns {found}, but {initial} gives {wanted}: make them alike."
+      f"{who} returns {_around(place, found)}, but {initial} gives "
+      f"{_around(place, wanted)}: make them alike."
     )
 
 
@@ -95,5 +97,14 @@ def _described(value: Any) -> str:
     tensor = tf.convert_to_tensor(leaf)
     return f"{tensor.dtype.name}{list(tensor.shape)}"
 
-  text = str(tf.nest.map_structure(of_leaf, value)).replace("'", "")
-  return text if len(text) <= 300 else f"{text[:300]}..."
+  return str(tf.nest.map_structure(of_leaf, value)).replace("'", "")
+
+
+def _around(place: int, text: str) -> str:
+  """Up to 300 characters of a text, those at a place among them."""
+  if len(text) <= 300:
+    return text
+  begin = max(0, place - 150)
+  cut = text[begin : begin + 300]
+  before, behind = ("..." if begin else ""), "..." if begin + 300 < len(text) else ""
+  return f"{before}{cut}{behind}"

@@ -61,6 +61,23 @@ def mean() -> tff.aggregators.WeightedAggregationFactory:
   return tff.aggregators.MeanFactory(no_nan_division=True)
 
 
+def check_has_no_memory(algorithm: str, factory: Optional[AggregationFactory]) -> None:
+  """Raises `InputError` for a factory whose clients remember their uploads.
+
+  Args:
+    algorithm: Its name, of which the server needs the aggregate of this round's messages.
+    factory: What its builder was given as `model_aggregator`.
+  """
+  # Here, as a class of TFF is its base, without which algorithms can be listed.
+  from tff_algos.aggregators.client_memory import ClientMemoryFactory
+
+  if isinstance(factory, ClientMemoryFactory):
+    raise InputError(
+      f"{algorithm} cannot take a {type(factory).__name__}: its server goes on with what "
+      "this round's clients send, and not with what others sent before."
+    )
+
+
 def create_process(
   factory: AggregationFactory, value_type: tff.Type, weight_type: tff.Type
 ) -> tff.templates.AggregationProcess:

@@ -84,8 +84,8 @@ class StatefulProcess(tff.templates.IterativeProcess):
     `next_fns` are the `next` of each kind of round by name; `next` itself is the last.
     Where there are several, `schedule` says which follow one another, again and again.
     `client_work` and `model` are kept for who wants to look at what one client does, and
-    `over` for clients who get at their examples in another way, `recompose` for what
-    `compose_process` takes otherwise than by `composed_of`.
+    `over` for clients who get at their examples in another way. `recompose` builds the
+    process anew with some arguments of `compose_process`, `composed_of`, changed.
     `count_traffic` makes `traffic`; default: what crosses in the compiled rounds, without
     parts' names.
 
@@ -209,7 +209,8 @@ class StatefulProcess(tff.templates.IterativeProcess):
   def composed_of(self) -> Mapping[str, Any]:
     """The arguments of `compose_process` that made it, {} if that did not.
 
-    So that `recomposed` can be given functions that are made of these.
+    So that `recomposed` can be given functions that are made of these. `rounds` is a
+    mapping, whose only key is "" where there is one kind.
     """
     return self._composed_of
 
@@ -267,8 +268,9 @@ class StatefulProcess(tff.templates.IterativeProcess):
   def set_model_weights(self) -> tff.Computation:
     """`(<S, tff.learning.models.ModelWeights> -> S)`.
 
-    TEFL, TWAFL, AFL, and FedGG by `direction=broadcast`, keep more of the model than
-    that, also at their clients: they begin with other weights by a `Model` that has them.
+    TEFL, TWAFL, AFL, whatever has a `TemporalWeightingFactory`, and FedGG by
+    `direction=broadcast` keep more of the model than that, also at their clients: they
+    begin with other weights by a `Model` that has them.
     """
     return self._set_model_weights
 
