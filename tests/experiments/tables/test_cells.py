@@ -148,7 +148,7 @@ def test_failed_cell_is_told_and_the_others_run(tmp_path, capfd):
   "text, name, wanted",
   [
     ("cifar10", "cifar10_lenet_beta0.1_fedgg", True),
-    ("cifar10", "cifar100_lenet_beta0.1_fedgg", False),
+    ("cifar10", "cifar100_vgg16_beta0.1_fedgg", False),
     ("iid", "mnist_cnn_noniid_C0.1", False),
     ("mnist_iid", "emnist_iid", False),
     ("_iid_20_", "mnist_cnn_iid_20", True),
