@@ -1,4 +1,4 @@
-"""Trains with clients that lie, and says what each defence is worth.
+r"""Trains with clients that lie, and says what each defence is worth.
 
   python binaries/lying_clients.py --out=liars
   python binaries/lying_clients.py --algorithms=fedavg --attacks=scaled:factor=-100 \

@@ -1,4 +1,4 @@
-"""Trains several algorithms with several seeds over a grid of settings, in one process.
+r"""Trains several algorithms with several seeds over a grid of settings, in one process.
 
   python binaries/sweep.py --algorithms=fedavg,fedgg --seeds=0,1,2 \
     --grid=learning_rate=0.05,0.1 --task=digits_cnn --rounds=20 --out=sweep

@@ -100,6 +100,8 @@ def run(
       )
     )
     if not quiet:
+      if resume and is_new:
+        print(f"{folder.path} holds no run: one begins there.")
       _print_header(prepared, runtime)
 
     def begin() -> None:

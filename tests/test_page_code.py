@@ -73,7 +73,7 @@ def test_task_of_the_page_is_trained_as_the_page_says(fork_program, tmp_path):
 
 
 def test_code_of_from_python_prints_the_same_again(fork_program, tmp_path):
-  """The loss of the loop, and three of the rounds without it."""
+  """Loss and accuracy of the loop, and three losses of the rounds without it."""
   printed = []
   for again in ("once", "again"):
     folder = tmp_path / again
@@ -84,6 +84,6 @@ def test_code_of_from_python_prints_the_same_again(fork_program, tmp_path):
     assert done.status == 0, done.err
     printed.append(done.out.split())
   # The labels are a linear function of the inputs: guessing costs ln 2 = 0.69.
-  assert len(printed[0]) == 4
-  assert float(printed[0][0]) < 0.4
+  assert len(printed[0]) == 5
+  assert float(printed[0][0]) < 0.4 and float(printed[0][1]) > 0.8
   assert printed[1] == printed[0]

@@ -41,11 +41,14 @@ class Dataset(NamedTuple):
 def check(dataset: Dataset) -> Dataset:
   """Returns `dataset` if it is what `Dataset` promises.
 
+  Numbers of other dtypes are cast, such as pandas' float64 and int64: float inputs to
+  float32, whole ones, labels and groups to int32.
+
   Raises:
     InputError: it is something else, examples, labels or groups are no array,
       num_classes is no integer, a split is empty, examples and labels differ in number, a
-      shape or dtype is wrong, an input is not finite, a label lies outside its range, a
-      sequence has no label, or the groups are not as promised.
+      shape is wrong, a number is none of the dtype, an input is not finite, a label lies
+      outside its range, a sequence has no label, or the groups are not as promised.
   """
   if not isinstance(dataset, Dataset):
     raise InputError(
@@ -60,6 +63,14 @@ def check(dataset: Dataset) -> Dataset:
         f"{name} is no array of examples but of type {type(value).__name__}: give a "
         "NumPy array."
       )
+  dataset = dataset._replace(
+    train_x=_cast("train_x", dataset.train_x),
+    test_x=_cast("test_x", dataset.test_x),
+    train_y=_cast("train_y", dataset.train_y),
+    test_y=_cast("test_y", dataset.test_y),
+  )
+  if dataset.train_groups is not None:
+    dataset = dataset._replace(train_groups=_cast("train_groups", dataset.train_groups))
   num_classes = dataset.num_classes
   if not isinstance(num_classes, (int, np.integer)) or num_classes < 1:
     raise InputError(
@@ -76,16 +87,11 @@ def check(dataset: Dataset) -> Dataset:
       )
     if len(x) == 0:
       raise InputError(f"the {split} split is empty: it needs at least one example.")
-    if x.dtype not in (np.uint8, np.float32, np.int32):
-      raise InputError(
-        f"{split}_x has dtype {x.dtype}: it must be uint8, float32 or int32."
-      )
     if x.dtype == np.float32:
       _check_finite(x, split)
-    if y.dtype != np.int32 or y.ndim not in (1, 2):
+    if y.ndim not in (1, 2):
       raise InputError(
-        f"{split}_y has dtype {y.dtype} and shape {y.shape}: it must be int32 with "
-        "one axis, or two for sequences."
+        f"{split}_y has shape {y.shape}: it must have one axis, or two for sequences."
       )
     if y.ndim == 2 and not (y >= 0).any(axis=1).all():
       raise InputError(
@@ -113,6 +119,30 @@ def check(dataset: Dataset) -> Dataset:
   return dataset
 
 
+def _cast(name: str, array: np.ndarray) -> np.ndarray:
+  """An array of numbers in the dtype that is promised for its kind."""
+  is_input = name.endswith("_x")
+  if array.dtype in (np.int32, *(np.uint8, np.float32) * is_input):
+    return array
+  kinds = "iuf" if is_input else "iu"
+  if array.dtype.kind not in kinds:
+    wanted = "numbers" if is_input else "whole numbers, those of classes or groups from 0"
+    also = "" if is_input else "; labels of other kinds are for training from Python"
+    raise InputError(f"{name} has dtype {array.dtype}: give {wanted}{also}.")
+  dtype = np.float32 if array.dtype.kind == "f" else np.int32
+  with np.errstate(over="ignore"):
+    cast = array.astype(dtype)
+  is_held = (
+    np.isfinite(cast) | ~np.isfinite(array) if dtype is np.float32 else cast == array
+  )
+  if not is_held.all():
+    raise InputError(
+      f"{name} holds {array[~is_held][0]}, which is no {np.dtype(dtype)}: change such "
+      "values."
+    )
+  return cast
+
+
 def _check_finite(x: np.ndarray, split: str) -> None:
   # Of the sums, for one pass and no array of the size of all data: a sum of finite
   # numbers may overflow too, so those examples are looked at closely.
@@ -126,10 +156,10 @@ def _check_finite(x: np.ndarray, split: str) -> None:
 
 
 def _check_groups(groups: np.ndarray, num_examples: int) -> None:
-  if groups.dtype != np.int32 or groups.shape != (num_examples,):
+  if groups.shape != (num_examples,):
     raise InputError(
-      f"train_groups has dtype {groups.dtype} and shape {groups.shape}: it must be "
-      f"int32 with one number for each of the {num_examples:,} training examples."
+      f"train_groups has shape {groups.shape}: it must have one number for each of the "
+      f"{num_examples:,} training examples."
     )
   # Not to count up to what may be an identifier of many digits.
   is_outside = groups.min() < 0 or groups.max() >= num_examples

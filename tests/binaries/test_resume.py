@@ -42,7 +42,12 @@ def unbroken(run_forked, tmp_path_factory) -> Unbroken:
   folder = tmp_path_factory.mktemp("unbroken")
   run_dir, where = place(folder)
   flags = [*SMALL, *where, f"--rounds={_ROUNDS}"]
-  return Unbroken(folder, run_dir, flags, run_forked(*flags, cwd=folder))
+  return Unbroken(folder, run_dir, flags, run_forked(*flags, "--resume", cwd=folder))
+
+
+def test_where_there_is_no_run_yet_one_begins_and_says_so(unbroken):
+  assert unbroken.done.status == 0
+  assert f"{unbroken.run_dir} holds no run: one begins there." in unbroken.done.out
 
 
 def _assert_same_rounds(run_dir: pathlib.Path, unbroken: Unbroken) -> None:
@@ -103,6 +108,7 @@ def test_signal_stops_the_run_after_its_round_and_resume_goes_on(
   flags = [*SMALL, *where, f"--rounds={_ROUNDS}", "--resume"]
   done = run_forked(*flags, cwd=tmp_path)
   assert (done.status, done.err) == (0, "")
+  assert "holds no run" not in done.out
   _assert_same_rounds(run_dir, unbroken)
   for name in ("model.keras", "best_model.keras"):
     found, expected = (keras_weights(p / name) for p in (run_dir, unbroken.run_dir))

@@ -42,6 +42,19 @@ def test_divergence_is_said_once(bad, said):
     divergence.Watch([record(1, 2.5, test_loss=3.0), bad]).see({**bad, "round": 4})
 
 
+def test_first_loss_is_said_where_it_is_far_from_that_of_guessing():
+  for watch in (divergence.Watch([], num_classes=10), divergence.Watch([])):
+    with warnings.catch_warnings():
+      warnings.simplefilter("error")
+      watch.see(record(1, 100 * math.log(10) * 0.999))
+  said = r"^Round 1: the training loss is 4\.78e\+15, 2\.1e\+15 times that of guessing: "
+  with pytest.warns(InputWarning, match=said):
+    divergence.Watch([], num_classes=10).see(record(1, 4.78e15))
+  with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    divergence.Watch([]).see(record(1, 4.78e15))  # It may be of another loss.
+
+
 @pytest.mark.parametrize(
   "fine",
   [

@@ -61,7 +61,8 @@ def _arrays(**changes) -> dataset.Dataset:
 
 def test_check_returns_a_good_dataset():
   good = _arrays()
-  assert dataset.check(good) is good
+  for found, given in zip(dataset.check(good), good):
+    assert found is given
   assert good.note == ""
 
 
@@ -73,7 +74,27 @@ def test_check_takes_sequences_and_groups():
     test_y=np.array([[2, -1, -1]] * 2, np.int32),
     train_groups=np.array([1, 0, 0, 2], np.int32),
   )
-  assert dataset.check(good) is good
+  for found, given in zip(dataset.check(good), good):
+    assert found is given
+
+
+def test_check_casts_numbers_as_pandas_has_them():
+  groups = np.array([1, 0, 0, 2])
+  given = _arrays(
+    train_x=np.arange(8.0).reshape(4, 2) / 7,
+    train_y=np.array([0, 1, 2, 2]),
+    test_x=np.ones((2, 2), np.float16),
+    test_y=np.array([0, 1], np.uint8),
+    train_groups=groups,
+  )
+  found = dataset.check(given)
+  assert {found.train_x.dtype, found.test_x.dtype} == {np.dtype(np.float32)}
+  labels = found.train_y, found.test_y, found.train_groups
+  assert {part.dtype for part in labels} == {np.dtype(np.int32)}
+  np.testing.assert_array_equal(found.train_x, np.float32(given.train_x))
+  np.testing.assert_array_equal(found.train_groups, groups)
+  whole = given._replace(train_x=np.arange(8).reshape(4, 2), test_x=np.ones((2, 2), int))
+  assert dataset.check(whole).train_x.dtype == np.int32
 
 
 @pytest.mark.parametrize(
@@ -86,8 +107,11 @@ def test_check_takes_sequences_and_groups():
       {"test_x": np.zeros((0, 2, 2, 1), np.uint8), "test_y": np.zeros(0, np.int32)},
       "the test split is empty",
     ),
-    ({"train_x": np.zeros((4, 2, 2, 1))}, "dtype float64"),
-    ({"train_y": np.array([0, 1, 2, 2])}, "dtype int64"),
+    ({"train_x": np.array([["a"]] * 4)}, "train_x has dtype <U1: give numbers"),
+    ({"train_x": np.full((4, 1), 1e39)}, "train_x holds 1e.39, which is no float32"),
+    ({"train_y": np.array([0.5, 1, 2, 2])}, "float64: give whole .* from Python"),
+    ({"train_y": np.array([0, 1, 2, 2**31])}, "holds 2147483648, which is no int32"),
+    ({"train_x": np.zeros((4, 2, 2, 1))}, "must be alike"),
     ({"test_x": np.zeros((2, 3, 2, 1), np.uint8)}, "must be alike"),
     (
       {"test_x": np.float32([[1, 2], [np.nan, 3]])},

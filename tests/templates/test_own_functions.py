@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections import OrderedDict
 
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
 import tff_algos
 from tff_algos.templates.process_types import ProcessTypeError
@@ -43,7 +45,7 @@ def _compose(change=lambda result: result, server=_moved, aggregators=None, **mo
   return tff_algos.compose_process(
     _model(),
     tff_algos.FedAvgHparams(),
-    rounds=tff_algos.Round(client_update, server),
+    rounds=more.pop("rounds", tff_algos.Round(client_update, server)),
     aggregators=aggregators or OrderedDict(model=tff_algos.mean()),
     **more,
   )
@@ -116,6 +118,19 @@ _MISTAKES = {
     ),
     r"server_update uses RandomStandardNormal, .* a seed that its extra holds by ",
   ),
+  "client update of too few": (
+    dict(rounds=tff_algos.Round(lambda received, examples, seed, h: None, _moved)),
+    r"^client_update must be a function of \(received, client_state, examples, seed, h\)"
+    r"; found one of \(received, examples, seed, h\)\.$",
+  ),
+  "server update of too many": (
+    dict(server=lambda variables, aggregate, num_clients, h, more: variables),
+    r"^server_update must be a function of \(variables, aggregate, num_clients, h\); ",
+  ),
+  "distributor that is none": (
+    dict(rounds=tff_algos.Round(lambda r, c, e, s, h: None, _moved, "model")),
+    r"^distribute must be a function of \(variables\); found 'model'\.$",
+  ),
   "server's random start": (
     dict(init_server=lambda: tf.random.uniform([])),
     r"init_server uses RandomUniform, which gives other numbers in each run: ",
@@ -151,6 +166,17 @@ def test_without_a_mistake_it_is_a_process():
       _replaced(client_state={"a": 2.0}), init_client=lambda: {"a": _ONE}
     )
     assert process.initialize_client() == {"a": 1.0}
+
+
+@pytest.mark.parametrize("name", ["SumFactory", "SecureSumFactory"])
+def test_sum_in_the_place_of_a_mean_is_said(name):
+  factory = getattr(tff.aggregators, name)(*[10.0] * (name == "SecureSumFactory"))
+  with pytest.warns(tff_algos.errors.InputWarning, match=f"^{name} adds the clients'"):
+    tff_algos.build_fed_avg(_model(), model_aggregator=factory)
+  with warnings.catch_warnings():
+    warnings.simplefilter("error", tff_algos.errors.InputWarning)
+    mean = tff.aggregators.UnweightedMeanFactory(factory)
+    tff_algos.build_fed_avg(_model(), model_aggregator=mean)
 
 
 @pytest.mark.parametrize("factory", ["clipping", type(tff_algos.mean())])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -49,16 +48,9 @@ def _robust() -> AggregationFactory:
   return tff.learning.robust_aggregator()
 
 
-def _is_not_of_unused_assertions(record: logging.LogRecord) -> bool:
-  """TFF's secure sums leave some, of each of which TensorFlow would print a page."""
-  return "Object was never used" not in record.getMessage()
-
-
 def _secure_sum() -> AggregationFactory:
-  import tensorflow as tf
   import tensorflow_federated as tff
 
-  tf.get_logger().addFilter(_is_not_of_unused_assertions)
   return tff.learning.secure_aggregator()
 
 

@@ -65,7 +65,8 @@ def natural(
   check_whole_number("natural: num_clients", num_clients, 1)
   if groups is None:
     raise InputError(
-      "natural: these data do not say from whom each example is: choose another split."
+      "natural: these data do not say from whom each example is: give their groups (of a "
+      "task, the Dataset's train_groups), or choose another split."
     )
   groups = _check_groups(groups, len(labels))
   num_groups = int(groups.max()) + 1

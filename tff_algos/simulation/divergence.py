@@ -17,9 +17,20 @@ _LOSSES = {"train_loss": "training loss", "test_loss": "test loss"}
 class Watch:
   """Warns once in a run of a loss that has exploded, or of a round without any result."""
 
-  def __init__(self, records: Sequence[Mapping[str, Any]]):
-    """Begins after rounds that were done before, of which nothing is said again."""
+  def __init__(
+    self,
+    records: Sequence[Mapping[str, Any]],
+    num_classes: Optional[int] = None,
+  ):
+    """Begins after rounds that were done before, of which nothing is said again.
+
+    Args:
+      records: Of these rounds.
+      num_classes: Those that the model tells apart, so that its loss is their logarithm
+        where it guesses; None: the loss is another one.
+    """
     self._first: dict[str, float] = {}
+    self._guessing = math.log(num_classes) if num_classes else 0.0
     self._is_said = False
     for record in records:
       self._is_said |= self._look(record) is not None
@@ -46,6 +57,7 @@ class Watch:
       first = self._first.setdefault(name, value if math.isfinite(value) else 0.0)
       if not math.isfinite(value):
         return f"the {what} is {value}"
-      if value > _TIMES * first > 0:
-        return f"the {what} is {value:.3g}, {value / first:.2g} times the first"
+      for usual, of_what in ((first, "the first"), (self._guessing, "that of guessing")):
+        if value > _TIMES * usual > 0:
+          return f"the {what} is {value:.3g}, {value / usual:.2g} times {of_what}"
     return None

@@ -249,7 +249,9 @@ def simulate(
       f"{folder} holds a run's checkpoints: go on with that run by resume=True, or "
       "choose another folder."
     )
-  watch, saved = divergence.Watch(records), len(records)
+  labels = process.model.labels() if process.model else None
+  watch = divergence.Watch(records, num_classes=labels.stop if labels else None)
+  saved = len(records)
   adjust, run_round = _rates(process, settings), _rounds_of(process)
   on_start(records)
   no_bytes = dict.fromkeys(traffic.record_columns(process), 0)

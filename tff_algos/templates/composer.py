@@ -87,6 +87,7 @@ def compose_process(
       numbers in each run.
   """
   # Here, as classes of TFF are its bases, without which algorithms can be listed.
+  from tff_algos.templates import own_functions
   from tff_algos.templates.composition import Composition
   from tff_algos.templates.exchange import Exchange
   from tff_algos.templates.stateful_process import StatefulProcess
@@ -97,6 +98,8 @@ def compose_process(
     model, hparams, aggregators, init_server, init_client, norm_limit
   )
   kinds = {"": rounds} if isinstance(rounds, Round) else dict(rounds)
+  for kind in kinds.values():
+    own_functions.check_round(kind)
   exchanges = {k: Exchange(composition, kind, k) for k, kind in kinds.items()}
   composition.create_aggregators(exchanges.values())
 

@@ -26,6 +26,7 @@ from tff_algos.templates.rounds import (
   ServerState,
   ServerVariables,
   create_process,
+  warn_of_a_sum,
 )
 
 if TYPE_CHECKING:
@@ -103,6 +104,8 @@ class Composition:
             f"factory; it has {', '.join(self.factories) or 'none at all'}."
           )
         if part not in self.processes:
+          if part == "model":
+            warn_of_a_sum(self.factories[part])
           self.processes[part] = create_process(
             self.factories[part], part_type, work_type.weight[part]
           )

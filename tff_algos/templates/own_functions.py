@@ -6,7 +6,8 @@ own words would be of types of hundreds of tensors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -14,7 +15,32 @@ import tensorflow as tf
 from tff_algos import graphs
 from tff_algos.client_work.model_update import ClientResult
 from tff_algos.templates.process_types import ProcessTypeError
-from tff_algos.templates.rounds import ServerVariables
+from tff_algos.templates.rounds import Round, ServerVariables
+
+
+def check_round(kind: Round) -> None:
+  """Raises `ProcessTypeError` unless the functions take what they are called with."""
+  work = ("received", "client_state", "examples", "seed", "h")
+  _check_takes("client_update", kind.client_update, work)
+  server = ("variables", "aggregate", "num_clients", "h")
+  _check_takes("server_update", kind.server_update, server)
+  _check_takes("distribute", kind.distribute, ("variables",))
+  if kind.estimation is not None:
+    _check_takes("The client of an Estimation", kind.estimation.client, work)
+
+
+def _check_takes(who: str, function: Any, arguments: Sequence[str]) -> None:
+  wanted = f"{who} must be a function of ({', '.join(arguments)})"
+  if not callable(function):
+    raise ProcessTypeError(f"{wanted}; found {function!r}.")
+  try:
+    signature = inspect.signature(function)
+  except ValueError:  # Some built-in functions do not say what they take.
+    return
+  try:
+    signature.bind(*arguments)
+  except TypeError as error:
+    raise ProcessTypeError(f"{wanted}; found one of {signature}.") from error
 
 
 def check_client_result(result: Any) -> None:

@@ -10,8 +10,10 @@ from typing import Any
 
 import tensorflow_federated as tff
 
+from tff_algos.errors import InputError
 
-class ProcessTypeError(TypeError):
+
+class ProcessTypeError(InputError, TypeError):
   """A computation of a process has another type than the template demands."""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Optional, Union
@@ -11,7 +13,7 @@ import tensorflow_federated as tff
 
 from tff_algos.client_data import Examples
 from tff_algos.client_work.model_update import ClientResult
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, InputWarning
 from tff_algos.models.functional import Weights
 
 # The named parts of what is sent, each a structure of tensors.
@@ -78,6 +80,29 @@ def check_has_no_memory(algorithm: str, factory: Optional[AggregationFactory]) -
     )
 
 
+def _is_not_of_unused_assertions(record: logging.LogRecord) -> bool:
+  """TFF's secure sums leave some, of each of which TensorFlow would print a page."""
+  return "Object was never used" not in record.getMessage()
+
+
+def warn_of_a_sum(factory: AggregationFactory) -> None:
+  """Warns by `InputWarning` of one that adds up, where the model's part is averaged."""
+  sums = (
+    tff.aggregators.SumFactory,
+    tff.aggregators.SecureSumFactory,
+    tff.aggregators.SecureModularSumFactory,
+    tff.aggregators.EncodedSumFactory,
+  )
+  if isinstance(factory, sums):
+    warnings.warn(
+      f"{type(factory).__name__} adds the clients' updates up, where algorithms take "
+      "their mean: of n clients it is n times too long. Give "
+      "tff.learning.secure_aggregator(), or tff.aggregators.MeanFactory around the sum.",
+      InputWarning,
+      stacklevel=2,
+    )
+
+
 def create_process(
   factory: AggregationFactory, value_type: tff.Type, weight_type: tff.Type
 ) -> tff.templates.AggregationProcess:
@@ -86,6 +111,7 @@ def create_process(
   Raises:
     InputError: What is given is no factory.
   """
+  tf.get_logger().addFilter(_is_not_of_unused_assertions)
   if isinstance(factory, type) or not hasattr(factory, "create"):
     raise InputError(
       "An aggregator must be an aggregation factory, such as tff_algos.median_factory() "
