@@ -108,16 +108,20 @@ def labels(runs: Sequence[Run]) -> list[str]:
 
   Returns:
     The algorithm, and where several runs have the same, their names without the folders
-    that all of these are in.
+    that all of these are in; of runs of several tasks the task too.
   """
   algorithms = [str(run.flags["algorithm"]) for run in runs]
   again = [algorithms.count(algorithm) > 1 for algorithm in algorithms]
   names = [run.name for run, is_again in zip(runs, again) if is_again]
   start = os.path.commonprefix(names).rfind("/") + 1  # noqa: RUF071 - whole folders
-  return [
+  found = [
     run.name[start:] if is_again else algorithm
     for run, algorithm, is_again in zip(runs, algorithms, again)
   ]
+  tasks = [str(run.flags["task"]) for run in runs]
+  if len(set(tasks)) == 1:
+    return found
+  return [f"{label}, {task}" for label, task in zip(found, tasks)]
 
 
 def _find(path: str) -> list[str]:

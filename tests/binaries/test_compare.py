@@ -34,6 +34,17 @@ def test_program_writes_a_picture_and_prints_the_table(write_run, tmp_path):
   assert struct.unpack(">II", header[16:]) == (2160, 528)
 
 
+def test_run_without_an_accuracy_is_left_out_and_said(write_run, fork_program, tmp_path):
+  write_run(tmp_path / "all/a")
+  write_run(tmp_path / "all/personal", rounds=["1,2.0,,1.0,0,5,5"])
+  args = f"--runs={tmp_path / 'all'}", f"--out={tmp_path / 'a.png'}"
+  done = fork_program("compare.py", *args, cwd=tmp_path)
+  assert done.status == 0 and (tmp_path / "a.png").exists()
+  assert done.out.count("\n") == 3 and "| a   |" in done.out
+  assert done.err.startswith("Warning: ") and done.err.count("\n") == 1
+  assert "personal holds a run whose test accuracy was never measured" in done.err
+
+
 @pytest.mark.parametrize(
   "wrong, said",
   [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -149,6 +150,15 @@ def test_labels_are_algorithms_where_these_tell_runs_apart(write_run, tmp_path):
   assert [run.name for run in found] == ["c", "x/a", "x/b"]
   assert reading.labels(found) == ["fedgg", "a", "b"]
   assert reading.labels(found[:2]) == ["fedgg", "fedavg"]
+
+
+def test_labels_say_the_task_where_runs_have_several(write_run, tmp_path):
+  for name, algorithm in [("a", "fedavg"), ("b", "fedgg")]:
+    write_run(tmp_path / name, algorithm)
+  one, other = reading.read_runs([str(tmp_path)])
+  other = dataclasses.replace(other, flags={**other.flags, "task": "mine"})
+  task = one.flags["task"]
+  assert reading.labels([one, other]) == [f"fedavg, {task}", "fedgg, mine"]
 
 
 # --- What cannot be read -------------------------------------------------------------
