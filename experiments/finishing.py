@@ -7,6 +7,7 @@ import resource
 from collections.abc import Mapping
 from typing import Any
 
+from experiments import markdown
 from experiments.config import Config
 from experiments.export import keras_files
 from experiments.preparation import Prepared
@@ -98,11 +99,12 @@ def _print_end(result: loop.Result, config: Config) -> None:
 
 
 def _summary_line(summary: Mapping[str, Any], config: Config) -> str:
+  done = markdown.count(summary["rounds"], "round")
   if summary["best_accuracy"] is None:
-    return f"{summary['rounds']} rounds done"
+    return f"{done} done"
   best, final = (100 * summary[f"{name}_accuracy"] for name in ("best", "final"))
   line = (
-    f"{summary['rounds']} rounds: best test accuracy {best:.2f} % (round "
+    f"{done}: best test accuracy {best:.2f} % (round "
     f"{summary['best_accuracy_round']}), final {final:.2f} %"
   )
   if config.target_accuracy is not None:
