@@ -6,6 +6,7 @@ import pathlib
 import re
 import sys
 import types
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -56,22 +57,36 @@ def test_unknown_name_is_an_attribute_error():
     tff_algos.no_such_name  # noqa: B018
 
 
-# --- The algorithm of docs/python.md --------------------------------------------------
+# --- The algorithms of docs/python.md -------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def written():
   """What the page's code defines."""
-  [code] = re.findall(r"^```python\n(.*?)^```$", _PYTHON_PAGE, re.MULTILINE | re.DOTALL)
+  blocks = re.findall(r"^```python\n(.*?)^```$", _PYTHON_PAGE, re.MULTILINE | re.DOTALL)
   # Dataclasses look their module up.
   module = sys.modules["fed_avg_m"] = types.ModuleType("fed_avg_m")
-  exec(code, module.__dict__)
+  for code in blocks:
+    exec(code, module.__dict__)
   yield module
   del sys.modules["fed_avg_m"]
 
 
-def test_algorithm_of_the_page_is_fed_avg_with_momentum(written, in_process, tmp_path):
-  """x(t+1) = x(t) + v(t), where v has a share of v(t-1) that FedAvg's step has not."""
+class Problem(NamedTuple):
+  """Two clients, a linear model of zeros, and how they train."""
+
+  model: functional.Model
+  clients: tff_algos.ClientDirectory
+  local: dict[str, float]
+
+  def weights_after(self, rounds, process):
+    settings = tff_algos.Settings(rounds=rounds, clients_per_round=2)
+    state = tff_algos.simulate(process, self.clients, settings).state
+    return process.get_model_weights(state).trainable[0]
+
+
+@pytest.fixture
+def problem(in_process, tmp_path):
   spec = tff_algos.ExampleSpec(tf.TensorSpec([3]), tf.TensorSpec([], tf.int32))
   model = functional.Model(
     initial_weights=(np.zeros((3, 2), np.float32),),
@@ -85,22 +100,32 @@ def test_algorithm_of_the_page_is_fed_avg_with_momentum(written, in_process, tmp
     for name in ("a", "b")
   }
   clients = tff_algos.write_clients(str(tmp_path), data, spec)
+  return Problem(model, clients, dict(epochs=2, batch_size=2, learning_rate=0.2))
+
+
+def test_algorithm_of_the_page_is_fed_avg_with_momentum(written, problem):
+  """x(t+1) = x(t) + v(t), where v has a share of v(t-1) that FedAvg's step has not."""
   [row] = written.ALGORITHMS
-  local = dict(epochs=2, batch_size=2, learning_rate=0.2)
-
-  def weights_after(rounds, process):
-    settings = tff_algos.Settings(rounds=rounds, clients_per_round=2)
-    state = tff_algos.simulate(process, clients, settings).state
-    return process.get_model_weights(state).trainable[0]
-
-  population = dict(num_clients=2, num_examples=10)
-  process = row.build(
-    model, row.hparams_class(server_momentum=0.5, **local), **population
-  )
-  plain = tff_algos.build_fed_avg(model, tff_algos.FedAvgHparams(**local))
-  first = weights_after(1, process)
-  np.testing.assert_array_equal(first, weights_after(1, plain))
-  second, plain_second = weights_after(2, process), weights_after(2, plain)
+  hparams = row.hparams_class(server_momentum=0.5, **problem.local)
+  process = row.build(problem.model, hparams, num_clients=2, num_examples=10)
+  plain = tff_algos.build_fed_avg(problem.model, tff_algos.FedAvgHparams(**problem.local))
+  first = problem.weights_after(1, process)
+  np.testing.assert_array_equal(first, problem.weights_after(1, plain))
+  second, plain_second = (problem.weights_after(2, p) for p in (process, plain))
   # Both take the same step from the same model; x^0 = 0, so that v(1) = x(1).
   np.testing.assert_allclose(second - plain_second, 0.5 * first, rtol=1e-5, atol=1e-7)
   assert np.abs(first).max() > 1e-3
+
+
+def test_distributor_of_the_page_sends_half_the_bytes(written, problem):
+  """x^0 = 0 is itself as float16, x^1 is not."""
+  hparams = tff_algos.FedAvgHparams(**problem.local)
+  half = written.build_half_sent(problem.model, hparams)
+  whole = tff_algos.build_fed_avg(problem.model, hparams)
+  sent, all_sent = (p.traffic[""].down["model"] for p in (half, whole))
+  assert (sent, all_sent) == (2 * 6, 4 * 6)
+  first = problem.weights_after(1, half)
+  np.testing.assert_array_equal(first, problem.weights_after(1, whole))
+  second, whole_second = (problem.weights_after(2, p) for p in (half, whole))
+  np.testing.assert_allclose(second, whole_second, rtol=0, atol=1e-3)
+  assert (second != whole_second).any()

@@ -19,7 +19,7 @@ from training import (
 )
 
 _PAGE = (ROOT / "docs/python.md").read_text(encoding="utf-8")
-[_CODE] = re.findall(r"^```python\n(.*?)^```$", _PAGE, re.MULTILINE | re.DOTALL)
+_CODE, _ = re.findall(r"^```python\n(.*?)^```$", _PAGE, re.MULTILINE | re.DOTALL)
 _TASK = ("--task=own_tasks:good", "--rounds=4", "--epochs=2", "--seed=5")
 _STOP = "os.kill(os.getpid(), signal.SIGTERM)"
 

@@ -96,10 +96,10 @@ def _assert_is_usable(python: pathlib.Path, folder: pathlib.Path) -> None:
   assert others == "[]"
   assert pathlib.Path(origin).is_relative_to(folder)
   assert "fedgg" in _run(python, "-m", "tff_algos", cwd=folder)
-  losses = _run(python, "-c", _python_blocks(), cwd=folder).split()
+  numbers = _run(python, "-c", _python_blocks(), cwd=folder).split()
   # The labels are a linear function of the inputs: guessing costs ln 2 = 0.69.
-  assert len(losses) == 4
-  assert float(losses[0]) < 0.4
+  assert len(numbers) == 5
+  assert float(numbers[0]) < 0.4
 
 
 # --- What it holds --------------------------------------------------------------------

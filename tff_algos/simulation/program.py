@@ -123,7 +123,7 @@ async def train_with_client_states(
   state, kept, round_num, iterator = found or begun
   if found is None:
     await program_state_manager.save(copy.deepcopy(begun), version=0)
-  else:
+  elif isinstance(begun.data_iterator, ClientSourceIterator):
     iterator.check_goes_on(begun.data_iterator)
   if found is not None and round_num >= train_total_rounds:
     await model_output_manager.release(state, key=_KEY.format(round_num))
