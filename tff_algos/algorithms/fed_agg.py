@@ -129,7 +129,8 @@ def learning_rates(
   w_r = x - sum_{m<r} eta_m p_m, which is the linear system
   (alpha I + (1 - alpha) G) eta = alpha eta_ref + (1 - alpha) c, where
   G_lm = (L - max(l, m)) <p_l, p_m> and c_l = -<p_l, sum_{r>l} (phi2(r) - x)>. Then cut to
-  0..`max_learning_rate`. eta_ref is `learning_rate`, or 0 by the literal rule.
+  0..`max_learning_rate`. eta_ref is `learning_rate`, or 0 by the literal rule. Where
+  float32 cannot hold the products, `learning_rate` is taken [convention].
 
   Args:
     steps: p_l, by what a learning rate of 1 moves a client in epoch l.
@@ -147,8 +148,7 @@ def learning_rates(
   anchor = h.alpha * h.learning_rate if h.rule == "anchored" else 0.0
   system = h.alpha * tf.eye(count) + (1 - h.alpha) * g
   rates = tf.linalg.solve(system, (anchor + (1 - h.alpha) * c)[:, tf.newaxis])[:, 0]
-  # Where float32 cannot hold the products, as while there is no estimate: of rates that
-  # are no numbers no client would be accepted, and the estimates would stay.
+  # With rates that are no numbers no client is accepted, and the estimates stay.
   rates = tf.where(tf.math.is_finite(rates), rates, h.learning_rate)
   return tf.clip_by_value(rates, 0.0, h.max_learning_rate)
 

@@ -86,6 +86,9 @@ def make_pseudo_data(
     perturbed_step: That of the perturbed data.
     num_steps: How many steps, > 0.
     limits: What inputs are cut to after each step; None: nothing.
+
+  Raises:
+    InputError: The loss has no gradient at the examples.
   """
   assert model.soft_targets is not None
   soft_targets, n = model.soft_targets, tf.shape(examples.y)[0]
