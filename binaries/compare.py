@@ -43,7 +43,7 @@ _LAST = flags.DEFINE_integer(
 
 def main() -> None:
   """Compares what the flags say."""
-  asked = run_flags.read_flags()
+  asked = run_flags.read_flags(b"\x89PNG")
   if not asked.out.endswith(".png"):
     raise InputError(f"{asked.out} is to be a picture: let it end in .png.")
   runs = [run for run in asked.runs if run.rounds]

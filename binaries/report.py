@@ -22,7 +22,7 @@ from experiments.report import page, run_flags
 
 def main() -> None:
   """Reports what the flags say."""
-  asked = run_flags.read_flags()
+  asked = run_flags.read_flags(b"<!DOCTYPE html>")
   page.write(asked.runs, asked.out, title=asked.title, target=asked.target)
   print(f"{markdown.count(len(asked.runs), 'run')} in {asked.out}")
 

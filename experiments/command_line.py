@@ -8,6 +8,7 @@
 | 2 | what the user gave cannot be used: one sentence; only whole rounds were written |
 | 75 | stopped early by a signal; the same command goes on, or goes on with --resume |
 | 130 | ended at once by Ctrl-C; what was written before stays |
+| 141 | what read its output went away, as of `| head`; as at Ctrl-C |
 
 75 is EX_TEMPFAIL of sysexits.h.
 """
@@ -114,6 +115,37 @@ def check_folder_of(name: str, path: str) -> None:
   check_folder(f"folder of {name}", os.path.dirname(os.path.abspath(path)))
 
 
+def check_file(name: str, path: str, begins: bytes) -> None:
+  """Checks where a file is to be written, for the first time or once more.
+
+  Args:
+    name: The flag that names it.
+    path: The file; its folder may be one that can be made.
+    begins: What such a file begins with; no other is written over that holds anything.
+
+  Raises:
+    InputError: It is a folder or another file, or the folder neither is there nor can be
+      made.
+  """
+  if not path:
+    raise InputError(f"{name} is empty: name a file.")
+  check_folder_of(name, path)
+  if os.path.isdir(path) or path.endswith(os.sep):
+    raise InputError(
+      f"{path} cannot be the {name}: it is a folder, so name a file in it."
+    )
+  if os.path.isfile(path) and not _begins_with(path, begins):  # No pipe or device.
+    raise InputError(
+      f"{path} cannot be the {name}: it is another file, which would be lost; name a "
+      "new one."
+    )
+
+
+def _begins_with(path: str, begins: bytes) -> bool:
+  with open(path, "rb") as file:
+    return file.read(len(begins)) in (begins, b"")
+
+
 def _fail(error: Exception, status: int = 2) -> NoReturn:
   """Prints the error's message and ends; a traceback only with `--verbosity=1`."""
   if flags.FLAGS.is_parsed() and logging.get_verbosity() >= logging.DEBUG:
@@ -218,9 +250,9 @@ def start(
     warnings.formatwarning = _format_warning
     try:
       return main()
-    except BrokenPipeError:  # `--list | head`: the reader has seen enough.
+    except BrokenPipeError:  # Not 0, as what it does beside may not be done.
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-      return None
+      return 128 + signal.SIGPIPE
     except Exception as error:
       _end(error)
 

@@ -52,14 +52,7 @@ def run(request: Request) -> None:
   name = "best_clients.csv" if request.best else "clients.csv"
   out = request.out or os.path.join(request.run, name)
   config, manifest = run_model.config_of(request.run, request.data_dir, request.cache_dir)
-  command_line.check_folder_of("--out", out)
-  if os.path.isdir(out) or out.endswith(os.sep):
-    raise InputError(f"{out} cannot be the --out: it is a folder, so name a file in it.")
-  if os.path.exists(out) and not _is_ours(out):
-    raise InputError(
-      f"{out} cannot be the --out: it is another file, which would be lost; name a "
-      "new one."
-    )
+  command_line.check_file("--out", out, ",".join(_FIRST_COLUMNS).encode())
   folder = os.path.dirname(os.path.abspath(out))
   loaded = preparation.load(config)
   if not request.other_data:
@@ -97,14 +90,6 @@ def _check_data(run_dir: str, manifest: Mapping[str, Any], loaded: LoadedTask) -
       f"These are not the data of {run_dir}, for they differ in {names}: name its own by "
       "--data_dir, or pass --other_data to evaluate on these."
     )
-
-
-def _is_ours(path: str) -> bool:
-  """Whether a file is what `_write` writes."""
-  if not os.path.isfile(path):  # Reading a pipe or a terminal would wait.
-    return False
-  with open(path, "rb") as file:
-    return file.readline().startswith(",".join(_FIRST_COLUMNS).encode())
 
 
 def _write(

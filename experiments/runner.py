@@ -154,7 +154,8 @@ def _refuse_to_lose(folder: RunFolder, config: Config, resume: bool) -> None:
   folder.check_rounds(done, config.rounds)
   has_ended = os.path.exists(folder.file(records.SUMMARY))
   # A run that was killed before its first checkpoint is to begin anew.
-  if saved is None and (has_ended or done > held["flags"]["checkpoint_every"]):
+  every = held["flags"].get("checkpoint_every", Config.checkpoint_every)
+  if saved is None and (has_ended or done > every):
     raise InputError(
       f"{folder.path} holds {done} rounds without their {CHECKPOINTS}, which cannot be "
       "gone on with: move it away or choose another --run_dir."

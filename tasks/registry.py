@@ -92,5 +92,7 @@ def _check_fields(name: str, task: Task) -> None:
       raise InputError(f"{field} of {name!r} must be {words}; found {value!r}.")
   for field in ("clients_per_round", "rounds"):
     check_whole_number(f"{field} of {name!r}", getattr(task, field), 1)
+  if task.num_clients is not None:
+    check_whole_number(f"num_clients of {name!r}", task.num_clients, 1)
   if task.target_accuracy is not None:
     check_number(f"target_accuracy of {name!r}", task.target_accuracy)

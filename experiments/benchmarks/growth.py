@@ -62,7 +62,7 @@ def draw(rows: list[dict[str, Any]]) -> figures.Figure:
 def main(folder: str) -> None:
   """Draws what the benchmarks in a folder have measured."""
   rows: list[dict[str, Any]] = []
-  for path in sorted(glob.glob(os.path.join(folder, "*", "summary.jsonl"))):
+  for path in sorted(glob.glob(os.path.join(glob.escape(folder), "*", "summary.jsonl"))):
     with open(path) as file:
       rows += map(json.loads, file)
   if not rows:

@@ -87,6 +87,8 @@ def run(request: Request) -> None:
 
 
 def _check_out(out: str, suffix: str) -> None:
+  if not out:
+    raise InputError("--out is empty: name a file or a folder.")
   if os.path.exists(out):
     raise InputError(f"{out} is there already: choose another --out.")
   if suffix and not out.endswith(suffix):

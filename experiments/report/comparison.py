@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Sequence
 from typing import Any, Optional
@@ -150,4 +151,5 @@ def draw(runs: Sequence[Run], path: str, title: str, smooth: int = 1) -> None:
   legend = figure.legend(handles, names, loc="outside lower center", ncols=columns)
   for text in (*legend.get_texts(), figure.suptitle(title)):
     text.set_parse_math(False)  # A "$" is a "$".
+  os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
   durable_files.save_picture(figure, path)

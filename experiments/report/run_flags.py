@@ -9,6 +9,7 @@ from typing import NamedTuple, Optional
 
 from absl import flags
 
+from experiments import command_line
 from experiments.run_folder.reading import Run, read_runs
 from tff_algos.errors import InputError
 
@@ -45,24 +46,18 @@ def define_flags(out: str) -> None:
   flags.mark_flags_as_required(["runs", "out"])
 
 
-def read_flags() -> Asked:
+def read_flags(begins: bytes) -> Asked:
   """What the parsed flags ask for.
+
+  Args:
+    begins: What the file that is to be written begins with.
 
   Raises:
     InputError: A value is wrong, or a run cannot be read.
   """
   values = flags.FLAGS
-  if not values.out:
-    raise InputError("out is empty: name a file.")
   values.out = os.path.expanduser(values.out)
-  folder = os.path.dirname(os.path.abspath(values.out))
-  if not os.path.isdir(folder):
-    raise InputError(f"{values.out} cannot be written: there is no folder {folder}.")
-  there = values.out if os.path.exists(values.out) else folder
-  if os.path.isdir(values.out) or not os.access(there, os.W_OK):
-    raise InputError(
-      f"{values.out} cannot be written: it is a folder, or {there} may not be written to."
-    )
+  command_line.check_file("--out", values.out, begins)
   if not values.runs:
     raise InputError("runs is empty: give folders that train.py has written.")
   target = values.target_accuracy

@@ -118,7 +118,7 @@ def labels(runs: Sequence[Run]) -> list[str]:
     run.name[start:] if is_again else algorithm
     for run, algorithm, is_again in zip(runs, algorithms, again)
   ]
-  tasks = [str(run.flags["task"]) for run in runs]
+  tasks = [str(run.flags.get("task", "unknown task")) for run in runs]
   if len(set(tasks)) == 1:
     return found
   return [f"{label}, {task}" for label, task in zip(found, tasks)]

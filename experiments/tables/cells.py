@@ -115,7 +115,8 @@ def curves_by_seed(cell: Cell, settings: Settings) -> list[Optional[Curve]]:
 
 def seeds_of(cell: Cell, settings: Settings) -> list[int]:
   """The seeds of a cell's runs that were begun, whatever the settings ask for."""
-  begun = glob.glob(os.path.join(os.path.dirname(run_folder(settings.out, cell, 0)), "*"))
+  folder = os.path.dirname(run_folder(settings.out, cell, 0))
+  begun = glob.glob(os.path.join(glob.escape(folder), "*"))
   names = [re.fullmatch(r"seed(\d+)", os.path.basename(folder)) for folder in begun]
   return sorted(int(name[1]) for name in names if name)
 

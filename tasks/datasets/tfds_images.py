@@ -199,12 +199,15 @@ def _how_to_get(
 ) -> str:
   name = builder.info.full_name.rpartition("/")[0]
   data_dir = shlex.quote(str(builder.data_dir_root))
+  there = all((builder.data_dir_root / archive.file_name).exists() for archive in missing)
+  holder = data_dir if there else "DIR"
+  where = f"they lie in {holder}, so" if there else "if you have them in a folder DIR,"
   return (
     f"{name} is not prepared in {builder.data_dir}, "
     f"{', '.join(archive.file_name for archive in missing)} not in the download cache "
-    f"{missing[0].path.parent} and no download possible ({reason}): if you have the "
-    f"archives in a folder DIR, run `python binaries/import_data.py --dataset={name} "
-    f"--from=DIR --data_dir={data_dir}`, or run `tfds build {name} "
+    f"{missing[0].path.parent} and no download possible ({reason}): {where} "
+    f"run `python binaries/import_data.py --dataset={name} --from={holder} "
+    f"--data_dir={data_dir}`, or run `tfds build {name} "
     f"--data_dir=DIR` on a machine with internet and copy its folder DIR/{name} to "
     f"{os.path.dirname(builder.data_dir)}."
   )

@@ -54,9 +54,10 @@ def test_run_without_an_accuracy_is_left_out_and_said(write_run, fork_program, t
     (["--runs="], "runs is empty"),
     (["--target_accuracy=2"], "(0, 1]"),
     (["--last=5"], "of 4 rounds whose test accuracy was not measured in 5 last ones"),
-    (["--out={tmp}/no/a.png"], "no folder"),
+    (["--out={tmp}/a"], "it is a folder"),
+    (["--out={tmp}/a/config.json"], "would be lost"),
     (["--out={tmp}/a.txt"], "let it end in .png"),
-    (["--out="], "out is empty"),
+    (["--out="], "--out is empty"),
   ],
 )
 def test_bad_input_gets_one_sentence_and_nothing_is_written(

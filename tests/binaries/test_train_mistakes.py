@@ -234,6 +234,21 @@ def test_missing_data_are_named_and_how_to_get_them(run_forked, tmp_path, task):
   assert tree(tmp_path) == {"cwd"}
 
 
+def test_archives_where_prepared_data_should_be_are_found(run_forked, tmp_path):
+  """As by `--data_dir` of the folder that a browser downloaded them to."""
+  folder = tmp_path / "mine"
+  folder.mkdir()
+  for part in ("train-images-idx3", "train-labels-idx1"):
+    (folder / f"{part}-ubyte.gz").touch()
+  flags = ["--task=mnist_2nn", f"--data_dir={folder}"]
+  run_dir, where = place(tmp_path)
+  assert_refused(run_forked(*where, *flags, cwd=tmp_path), "--from=DIR")
+  for part in ("t10k-images-idx3", "t10k-labels-idx1"):
+    (folder / f"{part}-ubyte.gz").touch()
+  assert_refused(run_forked(*where, *flags, cwd=tmp_path), f"--from={folder}")
+  assert not run_dir.exists()
+
+
 @pytest.mark.parametrize(
   "run_dir", ["notes", "notes/file.txt", "notes/file.txt/below", ""]
 )

@@ -142,14 +142,15 @@ def test_ctrl_c_has_no_traceback(code):
   assert _status_and_sentence(code) == (130, "")
 
 
-def test_reader_that_has_seen_enough_is_no_failure():
+def test_reader_that_has_gone_ends_a_program_as_any_other():
+  """Not with 0: a run that its reader ended is not done."""
   read, write = os.pipe()
   os.close(read)
   try:
     done = _run("pass", capture_output=False, stdout=write, stderr=subprocess.PIPE)
   finally:
     os.close(write)
-  assert (done.returncode, done.stderr) == (0, "")
+  assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
 def test_traceback_of_a_mistake_is_shown_when_asked_for():

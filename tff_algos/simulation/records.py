@@ -52,7 +52,7 @@ class RecordWriter:
 
     events = os.path.join(self._run_dir, _EVENTS)
     path = os.path.join(self._run_dir, METRICS)
-    for old in glob.glob(os.path.join(events, "events.out.tfevents.*")):
+    for old in glob.glob(os.path.join(glob.escape(events), "events.out.tfevents.*")):
       os.remove(old)
     if self._with_events:
       self._events = tf.summary.create_file_writer(events)
