@@ -708,3 +708,28 @@ def test_fingerprint_is_a_short_name_for_a_file():
   assert 8 <= len(name) <= 64
   assert name.isalnum()
   assert json.loads(json.dumps(name)) == name
+
+
+def test_large_file_is_read_to_its_end(tmp_path):
+  """It has more than is read at once."""
+  spec = ExampleSpec(tf.TensorSpec([400], tf.uint8), tf.TensorSpec([], tf.int32))
+  x = np.random.default_rng(0).integers(0, 256, (6000, 400)).astype(np.uint8)
+  clients = client_data.write_clients(
+    tmp_path, {"a": (x, np.zeros(6000, np.int32))}, spec
+  )
+  clients.check_files(["a"])
+  path = pathlib.Path(clients.path("a"))
+  path.write_bytes(path.read_bytes()[:-1] + b"\1")
+  with pytest.raises(DamagedError):
+    clients.check_files(["a"])
+
+
+def test_digest_is_of_what_the_files_hold(tmp_path):
+  """Of other examples in the same numbers it is another one."""
+  spec = ExampleSpec(tf.TensorSpec([2], tf.float32), tf.TensorSpec([], tf.int32))
+  x, y = np.ones((3, 2), np.float32), np.zeros(3, np.int32)
+  digests = [
+    client_data.write_clients(tmp_path / name, {"a": (x, y), "b": (b, y)}, spec).digest()
+    for name, b in (("one", x), ("again", x), ("other", x + 1))
+  ]
+  assert digests[0] == digests[1] != digests[2]

@@ -42,6 +42,7 @@ def test_clipping_is_of_the_models_part(federate, problem_of, name):
   assert all(np.isfinite(w).all() for w in clipped.weights)
   assert driver.differ(clipped.weights, start)
   assert driver.differ(clipped.weights, plain.weights)
+  driver.assert_same(clipped.state.variables.extra, plain.state.variables.extra)
 
 
 @pytest.mark.parametrize("name", registry.ALGORITHMS)

@@ -375,3 +375,15 @@ def test_best_round_comes_back_exactly(tmp_path):
 @pytest.mark.parametrize("best", [None, best_round.Best(1, 0.5, None)])
 def test_best_round_without_weights_is_not_kept(tmp_path, best):
   assert _save_with_best(tmp_path, best) is None
+
+
+@pytest.mark.parametrize("damage", _DAMAGES)
+def test_a_checkpoint_whose_best_model_is_damaged_is_passed_over(tmp_path, damage):
+  for done in (2, 4):
+    best = best_round.Best(done, 0.5, (np.full(300, done, np.float32),))
+    store = ClientStateStore(())
+    checkpoints.save(str(tmp_path), _state(done), store, done, _records(done), best=best)
+  _DAMAGES[damage](tmp_path / "round_0000004" / "best.npz")
+  with pytest.warns(InputWarning, match=r"round_0000004/best\.npz is damaged"):
+    found = checkpoints.restore(str(tmp_path), _state(0), ClientStateStore(()))
+  assert (found.round_num, found.best.round_num) == (2, 2)

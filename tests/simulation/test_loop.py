@@ -979,3 +979,24 @@ def test_a_second_run_traces_nothing(federation, process_of, monkeypatch):
   with runtime.create_runtime("in_process"):
     loop.simulate(process, federation.clients, _settings(2))
   assert not traced
+
+
+@pytest.mark.parametrize("fails", [5, 6])  # The last one would itself be the best.
+def test_best_round_is_kept_where_a_later_round_fails(federation, tmp_path, fails):
+  def on_round(record):
+    if record["round"] == fails:
+      raise OSError("the disk is gone")
+
+  notes = _Notes()
+  scores = [0.0, 0.25, 0.75, 0.5, 0.75, 0.875, 0.0]
+  with pytest.raises(OSError, match="the disk is gone"):
+    loop.simulate(
+      notes,
+      federation.clients,
+      _settings(7, checkpoint_folder=str(tmp_path)),
+      on_round=on_round,
+      keep_best="score",
+      evaluate=lambda weights: {"score": scores[weights[0] - 1]},
+    )
+  kept = checkpoints.restore(str(tmp_path), notes.initialize()).best
+  assert (kept.round_num, kept.value, kept.weights[0]) == (3, 0.75, 3)

@@ -1,0 +1,30 @@
+"""The words of `--aggregator`."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow_federated as tff
+
+from tff_algos.aggregators import table
+
+
+@pytest.mark.parametrize(
+  "spec, called",
+  [
+    ("zeroing", ("robust_aggregator", (), dict(clipping=False))),
+    ("clipping", ("robust_aggregator", (), dict(zeroing=False))),
+    ("robust", ("robust_aggregator", (), {})),
+    ("secure_sum", ("secure_aggregator", (), {})),
+    ("dp:noise_multiplier=0.05", ("dp_aggregator", (0.05, 3), {})),
+  ],
+)
+def test_words_are_tffs_aggregators(monkeypatch, spec, called):
+  calls = []
+  for name in ("robust_aggregator", "secure_aggregator", "dp_aggregator"):
+
+    def record(*args, name=name, **kwargs):
+      calls.append((name, args, kwargs))
+
+    monkeypatch.setattr(tff.learning, name, record)
+  table.make(spec, clients_per_round=3)
+  assert calls == [called]
