@@ -81,6 +81,8 @@ def _held() -> Mapping[str, Any]:
     raise InputError("--resume needs --run_dir, the folder to go on with.")
   folder = RunFolder(flags.FLAGS.run_dir)
   held = folder.read() or {}
+  if held and "algorithm" not in held.get("flags", {}):
+    raise InputError(f"{folder.path} holds no run: choose another --run_dir.")
   check_held(held.get("flags", {}), folder.file(CONFIG))
   return held
 

@@ -114,14 +114,25 @@ class Tracked:
   def __init__(self, folder: RunFolder, manifest: Mapping[str, Any]):
     self._folder, self._manifest = folder, manifest
     self._open: dict[str, Tracker] = {}
+    self._known = self._read_ids()
+
+  def _read_ids(self) -> dict[str, str]:
+    path = self._folder.file(IDS)
+    if not (
+      _TRACKERS.keys() & self._manifest["flags"]["tracker"] and os.path.exists(path)
+    ):
+      return {}
+    try:
+      with open(path, encoding="utf-8") as f:
+        return dict(json.load(f))
+    except (ValueError, TypeError) as error:
+      raise InputError(
+        f"{path} is damaged: remove it, and --tracker begins new runs."
+      ) from error
 
   def start(self, done: Sequence[Mapping[str, Any]]) -> None:
     """Begins or goes on; those that the run did not have before are told its rounds."""
-    ids, new = self._folder.file(IDS), []
-    known: dict[str, str] = {}
-    if os.path.exists(ids):
-      with open(ids, encoding="utf-8") as f:
-        known = json.load(f)
+    ids, known, new = self._folder.file(IDS), self._known, []
     for name in self._manifest["flags"]["tracker"]:
       if name in _TRACKERS:
         tracker: Tracker = _TRACKERS[name]()

@@ -253,14 +253,14 @@ def read_done(folder: RunFolder, config: dict[str, Any]) -> list[dict[str, str]]
   for heading in ("hparams", "algorithm"):
     if heading in config:
       config[heading] = {**held.get(heading, {}), **config[heading]}
-  rows = []
-  if os.path.exists(folder.file(_ROWS)):
+  if not os.path.exists(folder.file(_ROWS)):
+    return []
+  try:
     with open(folder.file(_ROWS), newline="") as f:
       rows = list(csv.DictReader(f))
-  try:
     # The picture of a row is drawn again: a copy of the folder may lack it.
     return [row for row in rows if _has_pictures(folder.path, row)]
-  except (KeyError, ValueError) as error:
+  except (KeyError, ValueError, TypeError) as error:
     raise InputError(
       f"{folder.path} holds a {_ROWS} that is not of this program: choose another --out."
     ) from error

@@ -127,6 +127,8 @@ def parse_attacks(words: Sequence[str]) -> dict[str, Lie]:
   for word in words:
     name, kwargs = spellings.parse(word, "attack", ATTACKS)
     found[word] = ATTACKS[name](**kwargs)
+    if found[word] == HONEST:
+      raise InputError(f"The attack {word!r} changes nothing: give another factor.")
   return found
 
 

@@ -28,10 +28,9 @@ def run(asked: Asked, *, resume: bool) -> bool:
   Raises:
     InputError: Something cannot be measured; nothing was written.
   """
-  held = asked.held.get("flags", {})
-  defaults = {"task": _TASK, "eval_every": _EVAL_EVERY}
-  settings = {**defaults, **held, **asked.settings, "algorithm": asked.driver}
-  config = make_config(**{**settings, "hparams": asked.hparams[asked.driver]})
+  held = {"task": _TASK, "eval_every": _EVAL_EVERY, **asked.held.get("flags", {})}
+  given = {"task": held["task"], **asked.settings, "hparams": asked.hparams[asked.driver]}
+  config = make_config(asked.driver, held=held, **given)
 
   def watch(prepared: Prepared) -> tuple[runner.Watcher, Mapping[str, Any]]:
     watcher = meter.Meter(prepared, asked.algorithms, asked.hparams, asked.fisher)

@@ -75,3 +75,11 @@ def test_mistake_is_one_sentence_and_nothing_is_written(
   done = fork_program("forgetting.py", *flags, cwd=tmp_path)
   assert_refused(done, said)
   assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("held", ['{"settings": {}}', '{"flags": {}}'])
+def test_folder_of_another_program_is_refused(fork_program, tmp_path, held):
+  (tmp_path / "config.json").write_text(held)
+  flags = ("--resume", f"--run_dir={tmp_path}")
+  done = fork_program("forgetting.py", *flags, cwd=tmp_path)
+  assert_refused(done, "holds no run: choose another --run_dir")

@@ -10,6 +10,7 @@ import pytest
   [
     ("--attacks=flipped", "there is no attack named 'flipped'"),
     ("--attacks=scaled:factor=inf", "factor must be finite"),
+    ("--attacks=scaled:factor=1", "changes nothing"),
     ("--attacks=random:factor=0", "factor must be finite and above 0"),
     ("--attacks=", "--attacks is empty"),
     ("--defences=krum", "there is no defence named 'krum'"),

@@ -110,6 +110,17 @@ def test_a_run_that_cannot_go_on_opens_no_tracked_run(tracked):
   assert calls == []
 
 
+def test_damaged_ids_are_named_before_anything_is_lost(tracked):
+  run_dir, _, train = tracked
+  ids = run_dir / "trackers.json"
+  before = ids.read_text()
+  ids.write_text("{")
+  done, calls = train("--tracker=mlflow,wandb", "--rounds=3", "--resume")
+  ids.write_text(before)
+  assert done.status == 2 and "trackers.json is damaged: remove it" in done.err
+  assert calls == [] and (run_dir / "model.keras").exists()
+
+
 @pytest.mark.parametrize(
   "tracker, said",
   [
