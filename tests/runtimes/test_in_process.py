@@ -622,6 +622,19 @@ def test_refuses_a_list_for_a_data_set():
     total([1, 2])
 
 
+def test_refuses_a_data_set_without_an_end():
+  """Which would be read for ever."""
+
+  @tff.tensorflow.computation(tff.SequenceType(np.int64))
+  def first_two(numbers):
+    return numbers.take(2).reduce(np.int64(0), lambda x, y: x + y)
+
+  numbers = tf.data.Dataset.range(1, 9)
+  assert first_two(numbers.repeat(3)) == first_two(numbers.repeat().take(9)) == 3
+  with pytest.raises(errors.InputError, match="leave out its repeat"):
+    first_two(numbers.repeat())
+
+
 @pytest.mark.parametrize(
   "change",
   [

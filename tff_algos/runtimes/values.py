@@ -11,7 +11,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos import client_arrays
-from tff_algos.errors import UnsupportedComputationError
+from tff_algos.errors import InputError, UnsupportedComputationError
 
 Struct = tff.structure.Struct
 
@@ -95,6 +95,11 @@ def _variant(value: Any, t: tff.SequenceType, wanted: list[tf.TensorSpec]) -> An
       f"Expected a data set of elements {t.element}; found one of {value.element_spec}: "
       "map it to these, or build the computation for its element_spec, as over_datasets "
       "can."
+    )
+  if int(value.cardinality()) == tf.data.INFINITE_CARDINALITY:
+    raise InputError(
+      "A data set without an end was given, with which no round would end: leave out its "
+      "repeat(), or take(n) of it."
     )
   return tf.data.experimental.to_variant(value)
 
