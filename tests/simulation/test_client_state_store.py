@@ -42,6 +42,13 @@ def test_every_client_starts_with_the_initial_state():
     _assert_same(found, _state(0))
 
 
+@pytest.mark.parametrize("place", ["client 3", -1, 1.0])
+def test_what_is_no_place_is_refused(place):
+  """A name would be another client, which has its initial state."""
+  with pytest.raises(InputError, match="found by its place"):
+    ClientStateStore(np.zeros(2)).get([place])
+
+
 def test_states_come_back_to_their_clients():
   store = ClientStateStore(_state(0))
   store.put([4, 1], [_state(4), _state(1)])

@@ -12,6 +12,7 @@ import collections
 import contextlib
 import hashlib
 import io
+import numbers
 import os
 import sqlite3
 import tempfile
@@ -96,8 +97,15 @@ class ClientStateStore:
     """The states of some clients, by their places.
 
     Raises:
+      InputError: A place is none, as a client's name is.
       DamagedError: The file does not hold what was written to it.
     """
+    for place in places:
+      if not isinstance(place, numbers.Integral) or place < 0:
+        raise InputError(
+          "A client's state is found by its place, as ClientDirectory.place gives it of "
+          f"a name; found {place!r}."
+        )
     return [self._get(place) for place in places]
 
   def _get(self, place: int) -> Any:
