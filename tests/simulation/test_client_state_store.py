@@ -44,7 +44,7 @@ def test_every_client_starts_with_the_initial_state():
 
 @pytest.mark.parametrize("place", ["client 3", -1, 1.0])
 def test_what_is_no_place_is_refused(place):
-  """A name would be another client, which has its initial state."""
+  """Else a name would give the initial state."""
   with pytest.raises(InputError, match="found by its place"):
     ClientStateStore(np.zeros(2)).get([place])
 
