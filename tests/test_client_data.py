@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
 from tff_algos import client_data
-from tff_algos.errors import DamagedError, InputError
+from tff_algos.errors import DamagedError, InputError, InputWarning
 from tff_algos.models.functional import ExampleSpec
 
 _DTYPES = (np.uint8, np.float32, np.int32)
@@ -382,6 +382,17 @@ def test_inputs_that_are_not_finite_are_refused_with_their_client(tmp_path, dtyp
   )
   assert "5 examples, number 1 the first:" in text and "\n" not in text
   assert not (tmp_path / "clients").exists()
+
+
+def test_labels_that_are_not_finite_are_warned_of_and_written(tmp_path):
+  """A loss may leave them out."""
+  spec = ExampleSpec(tf.TensorSpec([2], tf.float32), tf.TensorSpec([], tf.float32))
+  x, y = np.ones([3, 2], np.float32), np.array([1, np.nan, np.inf], np.float32)
+  clients = {"good": (x, np.ones(3)), "bad": (x, y), "worse": (x, y)}
+  words = "The labels of client 'bad', and of 1 more, hold NaN .*, number 1 the first"
+  with pytest.warns(InputWarning, match=words):
+    written = client_data.write_clients(tmp_path, clients, spec)
+  np.testing.assert_array_equal(written.examples("bad", spec)[1], y)
 
 
 def test_finite_inputs_whose_sum_is_not_are_written(tmp_path):

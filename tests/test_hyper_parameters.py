@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tff_algos import hyper_parameters
 from tff_algos.algorithms import registry
+from tff_algos.errors import InputError
 from tff_algos.hyper_parameters import hparam
 
 
@@ -149,11 +150,22 @@ def test_whole_number_is_taken_for_a_float(value):
   assert found == value
 
 
-def test_numpy_numbers_are_refused():
+def test_numpy_numbers_become_pythons_own():
   """Some of them cannot be written as JSON, where all values go."""
-  for values in (dict(rate=np.float32(0.5)), dict(count=np.int64(3))):
-    with pytest.raises(TypeError):
-      Example(**values)
+  found = Example(rate=np.float32(0.5), count=np.int64(3), free=np.float64(2))
+  assert [type(v) for v in (found.rate, found.count, found.free)] == [float, int, float]
+  assert found == Example(rate=0.5, count=3, free=2.0)
+
+
+def test_numpy_numbers_of_another_type_are_refused():
+  assert " of type float" in _refuses(TypeError, count=np.float64(3))
+  assert " of type bool" in _refuses(TypeError, count=np.bool_(True))
+
+
+def test_infinity_is_none_where_that_is_allowed():
+  assert Example(size=math.inf, clip=math.inf) == Example(size=None, clip=None)
+  assert "found inf" in _refuses(InputError, rate=math.inf)
+  assert "found inf" in _refuses(TypeError, count=math.inf)
 
 
 def test_they_are_frozen():
@@ -195,6 +207,20 @@ def test_types_say_which_hyper_parameters_may_be_none(name):
   for field in dataclasses.fields(hparams_class):
     kind, is_optional = type(field.default), field.metadata["optional"]
     assert types[field.name] == (Optional[kind] if is_optional else kind), field.name
+
+
+# --- Which were read ----------------------------------------------------------------
+
+
+def test_values_that_nothing_has_read_are_those_that_were_given():
+  hparams = Example(count=4, rate=0.75, share=0.25)
+  assert list(hyper_parameters.unread_values(hparams)) == ["count", "rate", "share"]
+  hyper_parameters.tunable_values(hparams)  # Which is no use of them.
+  assert hparams.count == 4
+  changed = hyper_parameters.with_values(hparams, {"rate": object()})
+  assert changed.rate is not None
+  assert hyper_parameters.unread_values(hparams) == {"share": 0.25}
+  assert list(hyper_parameters.unread_values(Example(count=4))) == ["count"]
 
 
 # --- Tunable ones -------------------------------------------------------------------

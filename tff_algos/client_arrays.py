@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, InputWarning
 from tff_algos.models.functional import ExampleSpec
 
 
@@ -105,18 +106,38 @@ def check_label(owner: str, label: int, taken: range) -> None:
 
 def check_finite(owner: str, x: npt.NDArray[Any]) -> None:
   """Raises `InputError` if an input is NaN or infinite; `owner` as of `as_stored`."""
-  # Of the sum, for one pass and no array of the size of the data; a sum of finite numbers
-  # may overflow too.
-  with np.errstate(all="ignore"):
-    if np.isfinite(x.sum()):
-      return
-  bad = np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(axis=1))
+  bad = not_finite(x)
   if len(bad):
     raise InputError(
       f"The inputs of {owner} hold NaN or infinite numbers in {len(bad):,} of "
       f"{len(x):,} examples, number {bad[0]} the first: leave these out, or give them "
       "other values."
     )
+
+
+def warn_of_labels(bad: Mapping[str, npt.NDArray[np.intp]]) -> None:
+  """Warns of labels by owner that `not_finite` found, as a loss may leave those out."""
+  found = {owner: places[0] for owner, places in bad.items() if len(places)}
+  if found:
+    owner, place = next(iter(found.items()))
+    more = f", and of {len(found) - 1:,} more," if len(found) > 1 else ""
+    warnings.warn(
+      f"The labels of {owner}{more} hold NaN or infinite numbers, number {place} the "
+      "first: unless the loss leaves such examples out, its value is NaN, and the result "
+      "of a client that has one counts for nothing.",
+      InputWarning,
+      stacklevel=3,
+    )
+
+
+def not_finite(array: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+  """Which rows of a numeric array (n, ...) hold a number that is NaN or infinite."""
+  # Of the sum, for one pass and no array of the size of the data; a sum of finite numbers
+  # may overflow too.
+  with np.errstate(all="ignore"):
+    if array.dtype.kind not in "fc" or np.isfinite(array.sum()):
+      return np.array([], np.intp)
+  return np.flatnonzero(~np.isfinite(array).reshape(len(array), -1).all(axis=1))
 
 
 def cast_and_held(

@@ -323,6 +323,9 @@ def write_clients(
       rounding is lost.
     spec: Shape and dtype of one example; arrays of another shape are refused.
 
+  Warns:
+    InputWarning: A label is NaN or infinite.
+
   Raises:
     InputError: It is no such mapping, `spec` is no `ExampleSpec`, a client's name is no
       text, a client is empty, an input is NaN or infinite, or an array does not fit
@@ -332,11 +335,13 @@ def write_clients(
   """
   check_example_spec(spec)
   client_arrays.check_clients(clients)
+  bad_labels = {}
   for client, examples in clients.items():
     x, y = client_arrays.pair(owner := f"client {client!r}", examples)
-    x, _ = client_arrays.as_stored(owner, x, y, spec)
-    if spec.x.dtype.is_floating:
-      client_arrays.check_finite(owner, x)
+    x, y = client_arrays.as_stored(owner, x, y, spec)
+    client_arrays.check_finite(owner, x)
+    bad_labels[owner] = client_arrays.not_finite(y)
+  client_arrays.warn_of_labels(bad_labels)
   manifest = os.path.join(folder, _MANIFEST)
   if tf.io.gfile.exists(manifest):  # It would not fit the new files.
     tf.io.gfile.remove(manifest)

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 import re
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Optional, TypeVar
+
+import numpy as np
 
 from tff_algos.errors import InputError
 
@@ -43,7 +46,7 @@ def hparam(
     open_low: Whether `low` itself is forbidden.
     choices: The allowed words, for a field that is a word.
     tunable: Whether the value lives in the server state.
-    optional: Whether `None` is allowed (spelt `inf` on the command line).
+    optional: Whether `None` is allowed, which `inf` becomes.
   """
   metadata = dict(
     help=help,
@@ -99,6 +102,14 @@ class HyperParameters:
       value = _as_type_of(field, getattr(self, field.name))
       object.__setattr__(self, field.name, value)
       _check_range(field, value)
+    # Of copies too, which `with_values` hands to an algorithm's functions.
+    object.__setattr__(self, "_read", set())
+
+  def __getattribute__(self, name: str) -> Any:
+    value = super().__getattribute__(name)
+    if not name.startswith("_"):
+      vars(self).get("_read", set()).add(name)
+    return value
 
   # Only asked for what there is not.
   def __getattr__(self, name: str) -> Any:
@@ -125,7 +136,9 @@ def check_fields(hparams_class: type) -> None:
 
 
 def _as_type_of(field: dataclasses.Field[Any], value: Any) -> Any:
-  if value is None and field.metadata["optional"]:
+  if isinstance(value, np.generic):  # Which JSON, where all values go, does not take.
+    value = value.item()
+  if field.metadata["optional"] and (value is None or value == math.inf):
     return None
   kind = type_of(field)
   whole_float = kind is float and isinstance(value, int) and value is not True
@@ -160,9 +173,19 @@ def _check_range(field: dataclasses.Field[Any], value: Any) -> None:
 def tunable_values(hparams: HyperParameters) -> OrderedDict[str, float]:
   """The tunable fields by name, in the order of the dataclass."""
   return OrderedDict(
-    (f.name, getattr(hparams, f.name))
+    (f.name, vars(hparams)[f.name])
     for f in dataclasses.fields(hparams)
     if f.metadata["tunable"]
+  )
+
+
+def unread_values(hparams: HyperParameters) -> OrderedDict[str, Any]:
+  """The fields that are not at their defaults, and that nothing has read so far."""
+  values = vars(hparams)
+  return OrderedDict(
+    (f.name, values[f.name])
+    for f in dataclasses.fields(hparams)
+    if values[f.name] != f.default and f.name not in values["_read"]
   )
 
 

@@ -171,3 +171,47 @@ def test_model_of_functions_with_such_a_loss_does_not_train():
   weights = tuple(map(tf.constant, model.initial_weights))
   with pytest.raises(InputError, match=r"the loss makes \(2, 2\), where"):
     gradients.batch_gradient(model, weights, tf.ones([2, 4]), tf.ones([2]), [0, 0])
+
+
+def _zeros_alone(y, predictions):
+  return tf.where(y == 0, predictions[:, 0], 0.0)
+
+
+class _Gate(tf.keras.layers.Layer):
+  def call(self, x):
+    return tf.where(x != 0, x, 1.0)  # The line that is named.
+
+
+def test_comparison_by_operator_is_refused_where_it_stands():
+  """In a graph it is False for every example, and the shape would be right."""
+  line = _zeros_alone.__code__.co_firstlineno + 1
+  with pytest.raises(
+    InputError, match=rf"The loss compares .* in .*test_losses\.py, line {line}, "
+  ):
+    _convert(3, _CLASS, loss=_zeros_alone)
+  layers = [tf.keras.layers.Input([4]), _Gate(), tf.keras.layers.Dense(3)]
+  spec = functional.ExampleSpec(tf.TensorSpec([4], tf.float32), _CLASS)
+  line = _Gate.call.__code__.co_firstlineno + 1
+  with pytest.raises(
+    InputError, match=rf"'own' or its preprocess compares .*, line {line}, "
+  ):
+    keras.from_keras(tf.keras.Sequential(layers, name="own"), spec)
+
+
+def test_comparison_by_function_is_taken():
+  def loss(y, predictions):
+    return tf.where(tf.equal(y, 0), predictions[:, 0], 0.0)
+
+  assert _convert(3, _CLASS, loss=loss).example_losses is loss
+
+
+def test_comparisons_of_kerass_own_are_taken():
+  """A mask's, of which a graph as TFF's has another form."""
+  layers = [
+    tf.keras.layers.Input([5]),
+    tf.keras.layers.Embedding(7, 3, mask_zero=True),
+    tf.keras.layers.LSTM(4),
+    tf.keras.layers.Dense(3),
+  ]
+  spec = functional.ExampleSpec(tf.TensorSpec([5], tf.int32), _CLASS)
+  keras.from_keras(tf.keras.Sequential(layers), spec, preprocess=lambda x: x)

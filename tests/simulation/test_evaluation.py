@@ -100,6 +100,23 @@ def test_inputs_that_are_not_finite_are_refused():
     evaluation.build_evaluation(dataclasses.replace(model, example_spec=spec), x, y)
 
 
+def test_labels_that_are_not_finite_are_warned_of():
+  spec = functional.ExampleSpec(
+    tf.TensorSpec([2, 3], tf.float32), tf.TensorSpec([4], tf.float32)
+  )
+  model = dataclasses.replace(
+    _softmax_regression(),
+    example_spec=spec,
+    example_losses=lambda y, p: tf.reduce_sum(tf.where(tf.equal(y, y), p, 0.0), -1),
+    metrics={},
+  )
+  x, y = _pictures(7)[0].astype(np.float32), np.ones([7, 4], np.float32)
+  y[4, 2] = np.nan
+  with pytest.warns(errors.InputWarning, match="of the evaluation hold NaN .* number 4"):
+    evaluate = evaluation.build_evaluation(model, x, y)
+  assert np.isfinite(evaluate(_weights())["loss"])
+
+
 def test_evaluation_is_of_the_weights_it_is_given():
   x, y = _pictures(50)
   evaluate = evaluation.build_evaluation(_softmax_regression(), x, y)

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import tff_algos
 from tff_algos.algorithms import registry
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, InputWarning
 from tff_algos.models import functional
 
 
@@ -62,3 +62,26 @@ def test_other_than_a_model_and_hyper_parameters_is_refused(name, hparams):
     InputError, match=r"model is a Sequential: .* tff_algos\.from_keras"
   ):
     builder(keras, **counts)
+
+
+def test_hyper_parameter_that_nothing_reads_is_warned_of():
+  """As of another algorithm, whose class may extend that of this one."""
+  words = r"^mu=100\.0 of FedProxHparams changes nothing, "
+  with pytest.warns(InputWarning, match=words):
+    tff_algos.build_fed_avg(_model(), tff_algos.FedProxHparams(mu=100.0, epochs=2))
+
+
+@pytest.mark.parametrize(
+  "name, values",
+  [
+    ("fedprox", dict(mu=100.0, epochs=2, batch_size=3, client_weighting="uniform")),
+    ("fedavg_dpsgd", dict(delta=1e-3, clip_norm=2.0)),
+    ("pfedgp", dict(max_support=7, output_scale=2.0)),
+    ("fedadam", dict(tau=0.1, beta2=0.5)),
+  ],
+)
+def test_hyper_parameter_that_something_reads_is_not(name, values, recwarn):
+  algorithm = registry.ALGORITHMS[name]
+  hparams = algorithm.hparams_class(**values)
+  algorithm.build(_model(), hparams, num_clients=4, num_examples=9)
+  assert [w for w in recwarn if w.category is InputWarning] == []

@@ -9,7 +9,8 @@ FedProx's, is added after the noise. `privacy.accounting` gives epsilon; what a
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Optional
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Optional
 
 from tff_algos.algorithms import fed_avg, fed_curv, fed_prox, fed_sgd
 from tff_algos.models.functional import Model
@@ -19,7 +20,7 @@ from tff_algos.privacy.dp_sgd_step import (
   private_fisher_information,
   private_gradient,
 )
-from tff_algos.templates import rounds
+from tff_algos.templates import composer, rounds
 from tff_algos.templates.algorithm import Algorithm
 
 if TYPE_CHECKING:
@@ -53,13 +54,9 @@ def build_dp_sgd(
   model_aggregator: Optional[rounds.AggregationFactory] = None,
 ) -> StatefulProcess:
   """Builds `build_fed_sgd` with a private gradient of each client."""
-  process = fed_sgd.build_fed_sgd(
-    model,
-    hparams,
-    model_aggregator=model_aggregator,
-    local_gradient=private_gradient,
+  return _private(
+    fed_sgd.build_fed_sgd, model, hparams, lambda: 1, model_aggregator=model_aggregator
   )
-  return _accounted(process, hparams, releases_per_round=1)
 
 
 def build_fed_avg_dp_sgd(
@@ -69,13 +66,13 @@ def build_fed_avg_dp_sgd(
   model_aggregator: Optional[rounds.AggregationFactory] = None,
 ) -> StatefulProcess:
   """Builds `build_fed_avg` with private gradients in its local steps."""
-  process = fed_avg.build_fed_avg(
+  return _private(
+    fed_avg.build_fed_avg,
     model,
     hparams,
+    lambda: hparams.epochs,
     model_aggregator=model_aggregator,
-    local_gradient=private_gradient,
   )
-  return _accounted(process, hparams, releases_per_round=hparams.epochs)
 
 
 def build_fed_prox_dp_sgd(
@@ -85,13 +82,13 @@ def build_fed_prox_dp_sgd(
   model_aggregator: Optional[rounds.AggregationFactory] = None,
 ) -> StatefulProcess:
   """Builds `build_fed_prox` with private gradients in its local steps."""
-  process = fed_prox.build_fed_prox(
+  return _private(
+    fed_prox.build_fed_prox,
     model,
     hparams,
+    lambda: hparams.epochs,
     model_aggregator=model_aggregator,
-    local_gradient=private_gradient,
   )
-  return _accounted(process, hparams, releases_per_round=hparams.epochs)
 
 
 def build_fed_curv_dp_sgd(
@@ -101,26 +98,33 @@ def build_fed_curv_dp_sgd(
   model_aggregator: Optional[rounds.AggregationFactory] = None,
 ) -> StatefulProcess:
   """Builds `build_fed_curv` with private gradients and Fisher information."""
-  process = fed_curv.build_fed_curv(
+  return _private(
+    fed_curv.build_fed_curv,
     model,
     hparams,
+    lambda: hparams.epochs + 1,
     model_aggregator=model_aggregator,
-    local_gradient=private_gradient,
     fisher_of=private_fisher_information,
   )
-  return _accounted(process, hparams, releases_per_round=hparams.epochs + 1)
 
 
-def _accounted(
-  process: StatefulProcess, hparams: DpSgd, *, releases_per_round: int
+def _private(
+  build: Callable[..., StatefulProcess],
+  model: Model,
+  hparams: DpSgd,
+  releases_per_round: Callable[[], int],
+  **options: Any,
 ) -> StatefulProcess:
-  """The process, which says how private its clients' examples are.
+  """The process with private gradients, which says how private clients' examples are.
 
   In an epoch an example is in one mini-batch, and so takes part in one release.
   """
-  return process.with_privacy(
-    GaussianMechanism(hparams.noise_multiplier, releases_per_round, hparams.delta)
+  composer.check_given(model, hparams)
+  mechanism = GaussianMechanism(
+    hparams.noise_multiplier, releases_per_round(), hparams.delta
   )
+  process = build(model, hparams, local_gradient=private_gradient, **options)
+  return process.with_privacy(mechanism)
 
 
 ALGORITHMS = (

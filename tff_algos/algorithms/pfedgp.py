@@ -21,8 +21,8 @@ from tff_algos.client_work import gaussian_process, gradients
 from tff_algos.client_work.local_training import Batch
 from tff_algos.errors import InputError
 from tff_algos.hyper_parameters import hparam
-from tff_algos.models.functional import Model, Weights, check_model
-from tff_algos.templates import rounds
+from tff_algos.models.functional import Model, Weights
+from tff_algos.templates import composer, rounds
 from tff_algos.templates.algorithm import Algorithm
 
 if TYPE_CHECKING:
@@ -84,19 +84,20 @@ def build_pfedgp(
   Raises:
     InputError: The labels are not classes, or the loss is not of this library.
   """
-  check_model(model)
+  composer.check_given(model, hparams)
   labels = model.labels()
   if labels is None or labels[0] != 0:
     raise InputError(
       "pFedGP classifies: its model must have an output for each class, a label for each "
       "example, and sparse_cross_entropy for its loss."
     )
+  max_support = hparams.max_support
   process = fed_avg.build_fed_avg(
     model, hparams, model_aggregator=model_aggregator, local_gradient=_gradient
   )
 
   def personal_model(weights: Weights, examples: Examples) -> Model:
-    support = Examples(*(part[: hparams.max_support] for part in examples))
+    support = Examples(*(part[:max_support] for part in examples))
     kernel = _kernel(hparams)
     features = _features(model, weights, support.x)
     posterior = gaussian_process.condition(

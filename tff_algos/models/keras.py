@@ -59,9 +59,9 @@ def from_keras(
       examples, trains what is not float32, gives several outputs to a loss that takes
       logits, or holds what local training cannot respect: a layer whose statistics move
       (BatchNormalization that is not frozen), mixed precision, a regularizer, a
-      constraint, a weight or tensor that cannot be replaced, a random operation with a
-      state of its own; or `loss` does not fit. When it is traced, if layers have come or
-      gone since.
+      constraint, a weight or tensor that cannot be replaced, tensors compared by `==`, a
+      random operation with a state of its own; or `loss` does not fit. When it is
+      traced, if layers have come or gone since.
   """
   _check_built(keras_model)
   layers = keras_exchange.layers_of(keras_model)
@@ -134,6 +134,10 @@ def from_keras(
   )
   traced = _trace(model, keras_model.name, training=True)
   _check_pure(traced, keras_model.name)
+  losses.check_equality(
+    f"The Keras model {keras_model.name!r} or its preprocess",
+    lambda: _concrete(model, training=True),
+  )
   takes_logits = losses.takes_logits(loss)
   if takes_logits and tf.nest.is_nested(given := traced.structured_outputs):
     raise InputError(
@@ -234,20 +238,25 @@ def _initializer_of(module: tf.keras.layers.Layer, name: str) -> Any:
   return None
 
 
-def _trace(model: functional.Model, name: str, *, training: bool) -> Any:
-  """The forward pass as a concrete function, in a graph as TFF's are."""
+def _concrete(model: functional.Model, *, training: bool) -> Any:
+  """The forward pass as a concrete function."""
 
   def forward(weights: functional.Weights, x: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     return model.predict(weights, model.preprocess(x), training, seed)
 
   spec = model.example_spec.x
+  return tf.function(forward, autograph=False).get_concrete_function(
+    model.weight_specs,
+    tf.TensorSpec([None, *spec.shape], spec.dtype),
+    tf.TensorSpec([2], tf.int32),
+  )
+
+
+def _trace(model: functional.Model, name: str, *, training: bool) -> Any:
+  """The forward pass in a graph as TFF's are."""
   try:
     with tf.Graph().as_default():
-      return tf.function(forward, autograph=False).get_concrete_function(
-        model.weight_specs,
-        tf.TensorSpec([None, *spec.shape], spec.dtype),
-        tf.TensorSpec([2], tf.int32),
-      )
+      return _concrete(model, training=training)
   except AttributeError as error:
     if "assign" not in str(error):
       raise
@@ -258,7 +267,7 @@ def _trace(model: functional.Model, name: str, *, training: bool) -> Any:
   except (ValueError, TypeError) as error:
     raise InputError(
       f"The Keras model {name!r} does not take examples of shape "
-      f"{tuple(spec.shape)}: {first_line(error)}"
+      f"{tuple(model.example_spec.x.shape)}: {first_line(error)}"
     ) from error
 
 

@@ -7,11 +7,13 @@ small or too large, and would be evaluated to other means.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from tff_algos import graphs
 from tff_algos.errors import InputError, InputWarning, first_line
 from tff_algos.models import functional
 
@@ -44,6 +46,21 @@ def one_each(
   return value
 
 
+def check_equality(who: str, trace: Callable[[], Any]) -> None:
+  """Raises `InputError` for a function that compares tensors by `==` or `!=`.
+
+  Args:
+    who: Which one.
+    trace: Gives it as a concrete function.
+  """
+  where = graphs.comparison_by_operator(trace()) if tf.executing_eagerly() else ""
+  if where:
+    raise InputError(
+      f"{who} compares tensors by == or != in {where}, which in TFF's graphs asks "
+      "whether they are the same object: use tf.equal or tf.not_equal."
+    )
+
+
 def check(model: functional.Model, predictions: Any) -> None:
   """Looks whether the loss takes the labels of the examples, and what it makes of them.
 
@@ -55,8 +72,8 @@ def check(model: functional.Model, predictions: Any) -> None:
     InputWarning: The loss of an example depends on the others of its batch.
 
   Raises:
-    InputError: It does not take them, makes other than (B,), or uses a tensor from
-      outside.
+    InputError: It does not take them, makes other than (B,), compares tensors by `==`,
+      or uses a tensor from outside.
   """
   spec, loss = model.example_spec.y, model.example_losses
   if not callable(loss):
@@ -67,9 +84,14 @@ def check(model: functional.Model, predictions: Any) -> None:
   predicted = tf.nest.map_structure(
     lambda v: tf.TensorSpec(v.shape, v.dtype), predictions
   )
+
+  def trace() -> tf.types.experimental.ConcreteFunction:
+    return tf.function(loss, autograph=False).get_concrete_function(y, predicted)
+
   try:
     with tf.Graph().as_default():
-      traced = tf.function(loss, autograph=False).get_concrete_function(y, predicted)
+      traced = trace()
+    check_equality("The loss", trace)
   except (ValueError, TypeError) as error:
     if isinstance(error, InputError):
       raise

@@ -44,6 +44,9 @@ def build_evaluation(
   Returns:
     `weights -> {"loss": nats, "accuracy": 0..1, ...}`, the model in inference mode.
 
+  Warns:
+    InputWarning: A label is NaN or infinite.
+
   Raises:
     InputError: There are no examples, they do not fit the model's `example_spec`, an
       input is NaN or infinite, the model has no output for a label, or a metric does
@@ -51,8 +54,8 @@ def build_evaluation(
   """
   check_model(model)
   x, y = client_arrays.as_stored("the evaluation", x, y, model.example_spec)
-  if model.example_spec.x.dtype.is_floating:
-    client_arrays.check_finite("the evaluation", x)
+  client_arrays.check_finite("the evaluation", x)
+  client_arrays.warn_of_labels({"the evaluation": client_arrays.not_finite(y)})
   taken = model.labels()
   if taken is not None:
     for label in (y.min(), y.max()):

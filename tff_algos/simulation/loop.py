@@ -177,7 +177,8 @@ def simulate(
       of all others the largest.
     resume: Whether to go on from the newest checkpoint, if there is one, with the seed,
       the clients, those that are held out, and the hyper-parameters that the run began
-      with; other settings may have changed.
+      with, and with algorithm, loss, Keras layers and aggregators of the same names;
+      other settings may have changed.
     on_start: Called once with the records of the rounds done before.
     before_round: Called with what each round starts from; its time is not the round's.
     on_round: Called with the record of each round.

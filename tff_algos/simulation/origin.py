@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from tff_algos.client_data import ClientDirectory
 from tff_algos.errors import InputError
+from tff_algos.models import keras_exchange
+from tff_algos.models.functional import Model
 from tff_algos.templates.stateful_process import StatefulProcess
 
 if TYPE_CHECKING:
@@ -22,11 +24,18 @@ def of(
 ) -> Origin:
   """Who takes part, the seed, and the hyper-parameters, by the initial state if tunable.
 
-  Clients' states go by the clients' places, and who is held out has never trained.
+  Clients' states go by the clients' places, and who is held out has never trained. Of
+  algorithm, model and aggregators there are the names, as their states may be alike.
   """
   hparams = process.composed_of.get("hparams")
   names = [f.name for f in dataclasses.fields(hparams)] if hparams is not None else []
   given = {
+    **({} if hparams is None else {"hparams": _name(hparams)}),
+    **({} if process.model is None else _of_model(process.model)),
+    **{
+      f"aggregator of {part}": _name(factory)
+      for part, factory in process.composed_of.get("aggregators", {}).items()
+    },
     "seed": settings.seed,
     "held_out_clients": settings.held_out_clients,
     "clients": f"{len(clients)} of digest {clients.digest()}",
@@ -34,6 +43,25 @@ def of(
     **process.get_hparams(state),
   }
   return {name: str(value) for name, value in given.items()}
+
+
+def _of_model(model: Model) -> Mapping[str, str]:
+  """The loss, and of a Keras model each layer's class and activation."""
+  losses = model.example_losses
+  given = {"loss": str(losses) if dataclasses.is_dataclass(losses) else _name(losses)}
+  if model.keras_source is not None:
+    layers = keras_exchange.layers_of(model.keras_source.keras_model)
+    given["layers"] = str(len(layers))
+    for place, layer in enumerate(layers):
+      activation = getattr(layer, "activation", None)
+      named = [_name(part) for part in (layer, activation) if part is not None]
+      given[f"layer {place}"] = " ".join(named)
+  return given
+
+
+def _name(part: Any) -> str:
+  """Of a function or of an object's class, which are the same in another process."""
+  return str(getattr(part, "__qualname__", type(part).__qualname__))
 
 
 def check(origin: Origin, found: Optional[Origin], folder: str) -> None:

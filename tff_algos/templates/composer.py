@@ -22,6 +22,7 @@ several kinds of rounds over the same states (`Round`).
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -30,7 +31,7 @@ import tensorflow as tf
 from tff_algos import hyper_parameters
 from tff_algos.client_data import Examples
 from tff_algos.client_work.model_update import ClientResult
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, InputWarning
 from tff_algos.models.functional import Model, check_model
 from tff_algos.templates.client_readings import ClientReading
 from tff_algos.templates.rounds import AggregationFactory, Round, ServerVariables
@@ -79,6 +80,9 @@ def compose_process(
       again and again.
     norm_limit: Drops and counts clients whose update's norm is more than so many times
       the median of past rounds, above 1; see `norm_limits`. None: no limit.
+
+  Warns:
+    InputWarning: A hyper-parameter is not at its default, and nothing reads it.
 
   Raises:
     InputError: `model`, `hparams` or an aggregator is something else, or `norm_limit` not
@@ -148,4 +152,15 @@ def compose_process(
       composed_of={"hparams": hparams, **given},
     )
 
-  return over(composition.files)
+  process = over(composition.files)
+  unread = hyper_parameters.unread_values(hparams)
+  if unread:
+    values = ", ".join(f"{name}={value!r}" for name, value in unread.items())
+    warnings.warn(
+      f"{values} of {type(hparams).__name__} changes nothing, as no function of this "
+      "algorithm reads it: give its builder hyper-parameters of its own class, or leave "
+      "it at its default.",
+      InputWarning,
+      stacklevel=3,
+    )
+  return process

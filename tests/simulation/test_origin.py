@@ -1,0 +1,75 @@
+"""What a run that goes on from its checkpoints must have in common with its beginning."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algos.algorithms import fed_avg
+from tff_algos.errors import InputError
+from tff_algos.models import functional, keras
+from tff_algos.simulation import loop, origin
+
+_SETTINGS = loop.Settings(rounds=1, clients_per_round=3)
+
+
+def _absolute_error(labels, predictions):
+  hot = tf.one_hot(labels, predictions.shape[-1])
+  return tf.reduce_sum(tf.abs(hot - predictions), axis=-1)
+
+
+def _of(process, federation):
+  return origin.of(process, process.initialize(), federation.clients, _SETTINGS)
+
+
+def _differing(one, other):
+  return {n for n in {*one, *other} if one.get(n) != other.get(n)}
+
+
+def test_algorithm_of_equal_states_is_not_gone_on_with(process_of, federation, tmp_path):
+  settings = dataclasses.replace(_SETTINGS, checkpoint_folder=str(tmp_path))
+  loop.simulate(process_of("fedadam"), federation.clients, settings)
+  words = "began with hparams=FedAdamHparams, but this one has hparams=FedYogiHparams:"
+  with pytest.raises(InputError, match=words):
+    loop.simulate(process_of("fedyogi"), federation.clients, settings, resume=True)
+
+
+def test_loss_and_aggregator_are_told_apart_by_name(process_of, federation):
+  first = _of(process_of("fedavg"), federation)
+  model = dataclasses.replace(federation.model, example_losses=_absolute_error)
+  other = fed_avg.build_fed_avg(
+    model, model_aggregator=tff.aggregators.UnweightedMeanFactory()
+  )
+  assert _differing(first, _of(other, federation)) == {"loss", "aggregator of model"}
+  assert "sparse_cross_entropy" in first["loss"]
+
+
+def test_epsilon_of_a_loss_counts(federation):
+  def of(epsilon):
+    losses = functional.FadingCrossEntropy(epsilon)
+    return origin._of_model(dataclasses.replace(federation.model, example_losses=losses))
+
+  assert _differing(of(1e-12), of(1e-30)) == {"loss"}
+  assert of(1e-12) == of(1e-12)
+
+
+def test_layers_of_a_keras_model_are_told_apart():
+  spec = functional.ExampleSpec(
+    tf.TensorSpec([4], tf.float32), tf.TensorSpec([], tf.int32)
+  )
+
+  def of(*layers):
+    stack = [tf.keras.Input([4]), *layers, tf.keras.layers.Dense(2)]
+    return origin._of_model(keras.from_keras(tf.keras.Sequential(stack), spec))
+
+  first = of(tf.keras.layers.Dense(3, activation="relu"))
+  again = of(tf.keras.layers.Dense(3, activation="relu"))
+  assert first == again  # Though Keras has named the layers otherwise.
+  changed = of(tf.keras.layers.Dense(3, activation="tanh"))
+  (name,) = _differing(first, changed)
+  assert (first[name], changed[name]) == ("Dense relu", "Dense tanh")
+  longer = of(tf.keras.layers.Dense(3, activation="relu"), tf.keras.layers.Dropout(0.1))
+  assert (first["layers"], longer["layers"]) == ("4", "5")  # With model and inputs.
+  assert np.all([isinstance(text, str) for text in longer.values()])
