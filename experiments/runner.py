@@ -84,7 +84,7 @@ def run(
     _refuse_to_lose(folder, config, resume)
     is_new = folder.read() is None
     if is_new:
-      folder.begin(manifest)
+      stack.enter_context(folder.begun(manifest))
     is_worker = config.runtime == "local_worker"
     runtime = stack.enter_context(
       runtimes.create_runtime(
@@ -296,10 +296,10 @@ def _train(
   )
 
   def on_start(done: list[loop.Record]) -> None:
+    tracked.start(done)
     begin()
     folder.note(first_round=len(done) + 1, last_round=None)
     writer.start(done)
-    tracked.start(done)
     progress.start(len(done))
 
   def on_round(record: loop.Record) -> None:

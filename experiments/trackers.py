@@ -10,12 +10,13 @@ import importlib
 import importlib.util
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional, Protocol
 
 from experiments.run_folder.folder import RunFolder
 from tff_algos import durable_files
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, InputWarning, first_line
 
 TENSORBOARD = "tensorboard"
 #: Kept in the run's folder: the tracked run of each tracker, with which a resumed run
@@ -131,32 +132,54 @@ class Tracked:
       ) from error
 
   def start(self, done: Sequence[Mapping[str, Any]]) -> None:
-    """Begins or goes on; those that the run did not have before are told its rounds."""
-    ids, known, new = self._folder.file(IDS), self._known, []
+    """Begins or goes on; those that the run did not have before are told its rounds.
+
+    Raises:
+      InputError: A service does not take the run; nothing was written.
+    """
+    known = dict(self._known)
     for name in self._manifest["flags"]["tracker"]:
       if name in _TRACKERS:
-        tracker: Tracker = _TRACKERS[name]()
-        if name not in known:
-          new.append(tracker)
         title = os.path.basename(os.path.abspath(self._folder.path))
-        known[name] = tracker.start(title, self._manifest, known.get(name))
+        try:
+          tracker: Tracker = _TRACKERS[name]()
+          known[name] = tracker.start(title, self._manifest, known.get(name))
+        except Exception as error:
+          raise InputError(
+            f"--tracker={name} begins no run ({_said(error)}): see to what {name} is "
+            "told by its environment variables, or leave it out."
+          ) from error
         self._open[name] = tracker
+    new = self._open.keys() - self._known.keys()
     if known:
+      ids = self._folder.file(IDS)
       with durable_files.new_file(ids, "w", encoding="utf-8") as f:
         json.dump(known, f)
     for record in done:
-      _write(new, record)
+      self._write(new, record)
 
   def write(self, record: Mapping[str, Any]) -> None:
-    """Adds a round."""
-    _write(list(self._open.values()), record)
+    """Adds a round; a tracker that does not take it is told no more."""
+    self._write(self._open, record)
+
+  def _write(self, names: Iterable[str], record: Mapping[str, Any]) -> None:
+    values = {k: float(v) for k, v in record.items() if k != "round" and v is not None}
+    for name in sorted(self._open.keys() & names):
+      try:
+        self._open[name].write(values, record["round"])
+      except Exception as error:
+        del self._open[name]
+        _warn(name, f"round {record['round']}", error)
 
   def end(self, summary: Optional[Mapping[str, Any]]) -> None:
     """Ends what is open; with files where there is a summary."""
     paths = [self._folder.file(name) for name in _FILES] if summary else []
     while self._open:
-      _, tracker = self._open.popitem()
-      tracker.end(summary, [path for path in paths if os.path.exists(path)])
+      name, tracker = self._open.popitem()
+      try:
+        tracker.end(summary, [path for path in paths if os.path.exists(path)])
+      except Exception as error:
+        _warn(name, "the end", error)
 
 
 @contextlib.contextmanager
@@ -169,10 +192,17 @@ def track(folder: RunFolder, manifest: Mapping[str, Any]) -> Iterator[Tracked]:
     tracked.end(None)
 
 
-def _write(trackers: Sequence[Tracker], record: Mapping[str, Any]) -> None:
-  values = {k: float(v) for k, v in record.items() if k != "round" and v is not None}
-  for tracker in trackers:
-    tracker.write(values, record["round"])
+def _warn(name: str, what: str, error: Exception) -> None:
+  """The run goes on: its folder has all that the service lacks."""
+  warnings.warn(
+    f"{name} did not take {what} ({_said(error)}), and is told no more of this run.",
+    InputWarning,
+    stacklevel=2,
+  )
+
+
+def _said(error: Exception) -> str:
+  return f"{type(error).__name__}: {first_line(error)}"
 
 
 def _settings(manifest: Mapping[str, Any]) -> dict[str, Any]:

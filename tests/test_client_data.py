@@ -61,6 +61,7 @@ def _populations(draw):
   return ExampleSpec(*(tf.TensorSpec(s, d) for d, s in parts)), clients
 
 
+@pytest.mark.filterwarnings("ignore:The labels of")
 @settings(max_examples=60, deadline=None)
 @given(_populations())
 def test_what_is_written_is_read(population):

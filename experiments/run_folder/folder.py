@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Optional
 
 from experiments.run_folder import provenance
 from tff_algos import durable_files
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, UnsupportedComputationError, WorkerLostError
 
 CONFIG = "config.json"
 _SESSIONS = "sessions"
@@ -158,6 +159,25 @@ class RunFolder:
       )
     kept = {k: v for k, v in held.items() if k not in (*_OLDER, _SESSIONS)}
     self._write({**kept, **manifest, _SESSIONS: [*earlier, session]})
+
+  @contextlib.contextmanager
+  def begun(self, manifest: Mapping[str, Any]) -> Iterator[None]:
+    """`begin` of a new folder, emptied where no round can begin with what is given.
+
+    A folder with the log of a worker that does not start stays, as that is read next.
+    """
+    self.begin(manifest)
+    try:
+      yield
+    except (InputError, UnsupportedComputationError, WorkerLostError) as error:
+      is_lost = isinstance(error, WorkerLostError) and os.listdir(self.path) != [CONFIG]
+      if not is_lost and "first_round" not in sessions_of(self.read() or {})[-1]:
+        for entry in os.scandir(self.path):
+          if entry.is_dir():
+            shutil.rmtree(entry.path)
+          else:
+            os.remove(entry.path)
+      raise
 
   def note(self, **facts: Any) -> None:
     """Adds facts to the session that goes on, such as its first round."""

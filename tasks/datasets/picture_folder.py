@@ -13,7 +13,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from tasks.datasets import dataset, picture_files
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, first_line
 
 _SPLITS = ("train", "test")
 # Those that `tfds.ImageFolder` reads.
@@ -180,10 +180,10 @@ def _decode(folder: pathlib.Path, classes: list[str]) -> list[np.ndarray]:
       whole = pictures.batch(len(pictures)).get_single_element()
       examples = tfds.as_numpy(whole)
     except tf.errors.InvalidArgumentError as error:
-      raise InputError(_find_odd_picture(builder) or _first_line(error)) from error
+      raise InputError(_find_odd_picture(builder) or first_line(error)) from error
     except tf.errors.OpError as error:
       raise InputError(
-        f"the pictures in {folder / split} cannot be read: {_first_line(error)}"
+        f"the pictures in {folder / split} cannot be read: {first_line(error)}"
       ) from error
     arrays += [examples["image"], examples["label"].astype(np.int32)]
   if arrays[0].shape[1:] != arrays[2].shape[1:]:
@@ -218,7 +218,3 @@ def _find_odd_picture(builder: tfds.ImageFolder) -> str:
           f"{first_shape[0]}x{first_shape[1]}: all pictures must have the same size."
         )
   return ""
-
-
-def _first_line(error: BaseException) -> str:
-  return str(error).strip().partition("\n")[0]

@@ -18,7 +18,7 @@ from tensorflow_datasets.core import constants
 from tensorflow_datasets.core.utils import gcs_utils
 
 from tasks.datasets import dataset, import_archives
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, first_line
 
 # Seconds to connect and to wait for the first byte when asking whether a server is
 # there. TFDS itself retries for minutes without a network.
@@ -73,7 +73,7 @@ def load(name: str, data_dir: str | None = None) -> dataset.Dataset:
         builder.as_dataset(split=split, batch_size=-1, as_supervised=True)
       )
     except (tf.errors.OpError, OSError, AssertionError) as error:
-      raise _damaged(builder.data_dir, _first_line(error)) from error
+      raise _damaged(builder.data_dir, first_line(error)) from error
     arrays += [x, (y - first).astype(np.int32)]
   train_x, train_y, test_x, test_y = arrays
   return dataset.check(dataset.Dataset(train_x, train_y, test_x, test_y, classes))
@@ -100,7 +100,7 @@ def find_builder(name: str, data_dir: str | None = None) -> tfds.core.DatasetBui
     raise InputError(f"TFDS has no data set {name!r}: {hint}") from error
   # An unknown configuration or version; or a package that only this data set needs.
   except (ValueError, AssertionError, ImportError) as error:
-    reason = _CONSTRUCTION_PREFIX.sub("", _first_line(error))
+    reason = _CONSTRUCTION_PREFIX.sub("", first_line(error))
     raise InputError(f"TFDS cannot open the data set {name!r}: {reason}") from error
   except OSError as error:  # The folder is there, but not what TFDS writes into it.
     folder = os.path.join(expanded or constants.DATA_DIR, name.partition(":")[0])
@@ -136,7 +136,7 @@ def prepare(builder: tfds.core.DatasetBuilder) -> None:
   except Exception as error:  # What a builder raises is its own affair.
     raise dataset.DataMissingError(
       f"TFDS could not prepare {builder.name} in {builder.data_dir} "
-      f"({_first_line(error)}): check its archives in "
+      f"({first_line(error)}): check its archives in "
       f"{os.path.join(builder.data_dir_root, 'downloads')} and the free disk space."
     ) from error
 
@@ -218,8 +218,3 @@ def _damaged(folder: str, reason: str) -> dataset.DataMissingError:
     f"the prepared data in {folder} cannot be read ({reason}): delete that folder and "
     "run again."
   )
-
-
-def _first_line(error: BaseException) -> str:
-  lines = str(error).strip().splitlines()
-  return lines[0] if lines else type(error).__name__

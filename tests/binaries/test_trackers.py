@@ -39,6 +39,11 @@ def init(id, resume, name, config):
 """
 
 
+_FAILING = """
+def {failing}(*args, **kwargs): raise ConnectionError("no service\\nat all")
+"""
+
+
 @pytest.fixture(scope="module")
 def tracked(fork_program, tmp_path_factory):
   """A run of one round told to MLflow, gone on with for a second told to both."""
@@ -119,6 +124,45 @@ def test_damaged_ids_are_named_before_anything_is_lost(tracked):
   ids.write_text(before)
   assert done.status == 2 and "trackers.json is damaged: remove it" in done.err
   assert calls == [] and (run_dir / "model.keras").exists()
+
+
+def _run_failing(fork_program, tmp_path, failing):
+  """One of two rounds, of a service one of whose functions fails."""
+  code = _STUB.format(name="mlflow") + _MLFLOW + _FAILING.format(failing=failing)
+  (tmp_path / "mlflow.py").write_text(code)
+  run_dir, places = place(tmp_path)
+  calls = tmp_path / "calls"
+  calls.write_text("")
+  done = fork_program(
+    *("train.py", *_SMALL, *places, "--tracker=mlflow", "--rounds=2"),
+    cwd=tmp_path,
+    paths=[str(tmp_path)],
+    before=f"import os; os.environ['CALLS'] = {str(calls)!r}",
+  )
+  return run_dir, done, [json.loads(line) for line in calls.open()]
+
+
+def test_a_service_that_begins_no_run_is_said_before_anything_is_written(
+  fork_program, tmp_path
+):
+  run_dir, done, _ = _run_failing(fork_program, tmp_path, "log_params")
+  said = "--tracker=mlflow begins no run (ConnectionError: no service): see to what"
+  assert done.status == 2 and said in done.err
+  assert not list(run_dir.iterdir())
+
+
+@pytest.mark.parametrize(
+  "failing, what", [("log_metrics", "round 1"), ("log_dict", "the end")]
+)
+def test_a_run_goes_on_without_a_service_that_fails(
+  fork_program, tmp_path, failing, what
+):
+  run_dir, done, calls = _run_failing(fork_program, tmp_path, failing)
+  assert done.status == 0, done
+  said = f"mlflow did not take {what} (ConnectionError: no service), and is told no more"
+  assert done.err.count(said) == 1
+  assert len(metrics(run_dir)) == 2
+  assert len(_of(calls, "mlflow", "round")) == (0 if failing == "log_metrics" else 2)
 
 
 @pytest.mark.parametrize(

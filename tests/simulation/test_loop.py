@@ -420,15 +420,18 @@ def test_folder_that_cannot_be_written_to_is_refused_before_the_first_round(
 
 
 def test_a_second_run_in_the_folder_is_refused(notes, federation, tmp_path):
-  settings = _settings(2, checkpoint_folder=str(tmp_path))
+  settings, started = _settings(2, checkpoint_folder=str(tmp_path)), []
 
   def run_another(start):
     del start
     with pytest.raises(InputError, match="is being written by another run"):
-      loop.simulate(_Notes(), federation.clients, settings)
+      loop.simulate(
+        _Notes(), federation.clients, settings, resume=True, on_start=started.append
+      )
 
   loop.simulate(notes, federation.clients, settings, before_round=run_another)
   assert len(notes.rounds) == 2
+  assert started == []
 
 
 def test_resumed_run_has_the_clients_it_began_with(notes, federation, tmp_path):

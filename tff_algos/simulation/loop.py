@@ -220,45 +220,45 @@ def simulate(
   cohorts.check_population(process.population, clients.num_examples[list(training)])
   folder = settings.checkpoint_folder
   folder = None if folder is None else os.fspath(folder)
+  if resume and folder is None:
+    raise InputError("To resume a run, give the checkpoint_folder that it has.")
   state, client_state = process.initialize(), process.initialize_client()
   if folder is not None:
     array_files.check_dtypes(state, "the server's state")
     array_files.check_dtypes(client_state, "a client's state")
-  store = ClientStateStore(
-    client_state,
-    process.model,
-    path=None if folder is None else checkpoints.client_file(folder),
-  )
-  began_with = {} if folder is None else origin.of(process, state, clients, settings)
-  save = functools.partial(checkpoints.save, model=process.model, origin=began_with)
-  records: list[Record] = []
-  best = None
-  if resume and folder is None:
-    raise InputError("To resume a run, give the checkpoint_folder that it has.")
-  if folder is not None and resume and checkpoints.exists(folder):
-    found = checkpoints.restore(folder, state, store, types=process.state_types)
-    origin.check(began_with, found.origin, folder)
-    given = process.get_hparams(state)
-    state, records = found.state, found.records
-    if settings.learning_rate_schedule is None:  # It may have had one before.
-      state = process.set_hparams(state, given)
-    best = best_round.of_checkpoint(found.best, records, keep_best, settings.eval_every)
-    if _end(records, settings, stopping=False) is None:
-      records = [measurements.as_unbroken(record, settings) for record in records]
-  elif folder is not None and checkpoints.exists(folder):
-    raise InputError(
-      f"{folder} holds a run's checkpoints: go on with that run by resume=True, or "
-      "choose another folder."
-    )
-  labels = process.model.labels() if process.model else None
-  watch = divergence.Watch(records, num_classes=labels.stop if labels else None)
-  saved = len(records)
   adjust, run_round = _rates(process, settings), _rounds_of(process)
-  on_start(records)
+  labels = process.model.labels() if process.model else None
   no_bytes = dict.fromkeys(traffic.record_columns(process), 0)
-  ended_by = _end(records, settings, stopping=False)
   alone = durable_files.alone(folder, "checkpoint_folder") if folder else nullcontext()
   with alone:
+    store = ClientStateStore(
+      client_state,
+      process.model,
+      path=None if folder is None else checkpoints.client_file(folder),
+    )
+    began_with = {} if folder is None else origin.of(process, state, clients, settings)
+    save = functools.partial(checkpoints.save, model=process.model, origin=began_with)
+    records: list[Record] = []
+    best = None
+    if folder is not None and resume and checkpoints.exists(folder):
+      found = checkpoints.restore(folder, state, store, types=process.state_types)
+      origin.check(began_with, found.origin, folder)
+      given = process.get_hparams(state)
+      state, records = found.state, found.records
+      if settings.learning_rate_schedule is None:  # It may have had one before.
+        state = process.set_hparams(state, given)
+      best = best_round.of_checkpoint(found.best, records, keep_best, settings.eval_every)
+      if _end(records, settings, stopping=False) is None:
+        records = [measurements.as_unbroken(record, settings) for record in records]
+    elif folder is not None and checkpoints.exists(folder):
+      raise InputError(
+        f"{folder} holds a run's checkpoints: go on with that run by resume=True, or "
+        "choose another folder."
+      )
+    watch = divergence.Watch(records, num_classes=labels.stop if labels else None)
+    saved = len(records)
+    on_start(records)
+    ended_by = _end(records, settings, stopping=False)
     while ended_by is None:
       round_num = len(records)
       attendance = settings.attendance(len(clients), round_num)
@@ -317,8 +317,8 @@ def simulate(
       if folder and (ended_by or (every and done % every == 0)):
         save(folder, state, store, done, records, best=best)
         saved = done
-  if records:
-    best = best_round.better(best, records[-1], keep_best, process, state)
+    if records:
+      best = best_round.better(best, records[-1], keep_best, process, state)
   return Result(state, records, store, ended_by, best)
 
 

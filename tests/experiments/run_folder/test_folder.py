@@ -12,7 +12,7 @@ import tensorflow as tf
 from experiments.run_folder import folder as folder_lib
 from experiments.run_folder import provenance
 from experiments.run_folder.folder import RunFolder
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, UnsupportedComputationError, WorkerLostError
 
 _MANIFEST = {
   "flags": {"task": "a", "seed": 0, "rounds": 3, "devices": ("CPU:0",)},
@@ -256,3 +256,44 @@ def test_another_process_is_kept_out_until_the_end(begun):
     assert os.waitpid(child, 0)[1] == 0
   with begun.alone():
     pass
+
+
+# --- What a mistake leaves ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [InputError, UnsupportedComputationError])
+def test_a_mistake_before_the_first_round_leaves_a_new_folder_empty(
+  software, tmp_path, error
+):
+  folder = RunFolder(str(tmp_path))
+  with pytest.raises(error), folder.begun(_MANIFEST):
+    (tmp_path / "worker.log").write_text("begins")
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "clients").write_text("none")
+    raise error("It cannot be.")
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_a_scheduler_that_does_not_answer_leaves_it_empty_but_no_workers_log_goes(
+  software, tmp_path
+):
+  folder = RunFolder(str(tmp_path))
+  with pytest.raises(WorkerLostError), folder.begun(_MANIFEST):
+    raise WorkerLostError("No scheduler.")
+  assert list(tmp_path.iterdir()) == []
+  with pytest.raises(WorkerLostError), folder.begun(_MANIFEST):
+    (tmp_path / "worker.log").write_text("why")
+    raise WorkerLostError("See worker.log.")
+  assert (tmp_path / "worker.log").read_text() == "why" and folder.read() is not None
+
+
+@pytest.mark.parametrize(
+  "error, rounds", [(InputError, True), (KeyboardInterrupt, False)]
+)
+def test_rounds_and_what_was_interrupted_stay(software, tmp_path, error, rounds):
+  folder = RunFolder(str(tmp_path))
+  with pytest.raises(error), folder.begun(_MANIFEST):
+    if rounds:
+      folder.note(first_round=1, last_round=None)
+    raise error("It ends.")
+  assert folder.read()["flags"] == {**_MANIFEST["flags"], "devices": ["CPU:0"]}
