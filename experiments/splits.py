@@ -51,6 +51,8 @@ def run(request: Request) -> None:
   """
   folder = RunFolder(request.out, flag="--out")
   command_line.check_folder("out", folder.path)
+  cache_dir = os.path.expanduser(request.cache_dir)
+  command_line.check_folder("cache_dir", cache_dir)
   task = tasks_registry.get(request.task)
   given = task.partition if request.partitions is None else request.partitions
   specs = list(dict.fromkeys(spec.strip() for spec in given.split(";")))
@@ -64,7 +66,6 @@ def run(request: Request) -> None:
     "partition_seed": request.partition_seed,
   }
   folder.check({"flags": settings})
-  cache_dir = os.path.expanduser(request.cache_dir)
   with loading.reading(task):
     data = dataset_lib.check(task.load_data(request.data_dir, cache_dir))
   drawn = []

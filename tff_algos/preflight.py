@@ -87,7 +87,7 @@ def _platform_problem(system: str, machine: str, libc: tuple[str, str]) -> str:
 
 def _read_cpu_flags() -> frozenset[str]:
   try:
-    with open("/proc/cpuinfo") as f:
+    with open("/proc/cpuinfo", encoding="utf-8") as f:
       lines = [line for line in f if line.startswith("flags")]
   except OSError:
     return frozenset()

@@ -256,7 +256,7 @@ def read_done(folder: RunFolder, config: dict[str, Any]) -> list[dict[str, str]]
   if not os.path.exists(folder.file(_ROWS)):
     return []
   try:
-    with open(folder.file(_ROWS), newline="") as f:
+    with open(folder.file(_ROWS), encoding="utf-8", newline="") as f:
       rows = list(csv.DictReader(f))
     # The picture of a row is drawn again: a copy of the folder may lack it.
     return [row for row in rows if _has_pictures(folder.path, row)]

@@ -243,7 +243,7 @@ def read_done(folder: RunFolder, config: dict[str, Any]) -> list[Run]:
     return []
   types = get_type_hints(Run).items()
   try:
-    with open(folder.file(RUNS), newline="") as f:
+    with open(folder.file(RUNS), encoding="utf-8", newline="") as f:
       return [
         Run(**{name: to(line[name]) for name, to in types}) for line in csv.DictReader(f)
       ]

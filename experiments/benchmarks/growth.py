@@ -63,7 +63,7 @@ def main(folder: str) -> None:
   """Draws what the benchmarks in a folder have measured."""
   rows: list[dict[str, Any]] = []
   for path in sorted(glob.glob(os.path.join(glob.escape(folder), "*", "summary.jsonl"))):
-    with open(path) as file:
+    with open(path, encoding="utf-8") as file:
       rows += map(json.loads, file)
   if not rows:
     sys.exit(f"{folder} holds no folder of a benchmark: give it that of several --out.")

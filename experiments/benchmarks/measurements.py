@@ -38,7 +38,7 @@ class FailedError(Exception):
 def process_status(process_id: int) -> dict[str, str]:
   """What /proc says of a process; empty if it has ended."""
   try:
-    with open(f"/proc/{process_id}/status") as f:
+    with open(f"/proc/{process_id}/status", encoding="utf-8") as f:
       parts = [line.partition(":") for line in f]
   except OSError:
     return {}
@@ -57,7 +57,10 @@ def workers_of(process_id: int) -> set[int]:
   for name in os.listdir("/proc"):
     status = process_status(int(name)) if name.isdigit() else {}
     if status.get("PPid") == str(process_id):
-      with contextlib.suppress(OSError), open(f"/proc/{name}/cmdline") as f:
+      with (
+        contextlib.suppress(OSError),
+        open(f"/proc/{name}/cmdline", encoding="utf-8") as f,
+      ):
         command = f.read()
         if "worker_binary" in command or "spawn_main" in command:
           found.add(int(name))
@@ -103,7 +106,7 @@ class Measurement:
     clients = os.path.join(temporary, "clients")
     with theirs:
       self._process = child_process.start(
-        [sys.executable, program, str(theirs.fileno()), *job, clients],
+        [sys.executable, program, str(theirs.fileno()), os.getcwd(), *job, clients],
         os.path.join(out, f"{job}.log"),
         cwd=out,
         env={

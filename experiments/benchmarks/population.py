@@ -214,7 +214,7 @@ def _cell(value: Any) -> str:
 
 def _measure(name: str, sizes: list[int], out: str) -> None:
   path = os.path.join(out, f"{name}.jsonl")
-  with open(path, "w"):
+  with open(path, "w", encoding="utf-8"):
     pass
   for size in sizes:
     command = [sys.executable, os.path.abspath(__file__), out, f"--only={name}"]
@@ -222,9 +222,9 @@ def _measure(name: str, sizes: list[int], out: str) -> None:
       log = os.path.join(folder, "log")
       process = child_process.start([*command, f"--size={size}"], log)
       if process.wait():
-        with open(log) as f:
+        with open(log, encoding="utf-8") as f:
           sys.exit(f.read())
-  with open(path) as f:
+  with open(path, encoding="utf-8") as f:
     text = f.read()
   print(text, flush=True)
   rows = [json.loads(line) for line in text.splitlines()]
@@ -244,7 +244,7 @@ def main() -> None:
   flags = parser.parse_args()
   if flags.size:
     row = MEASUREMENTS[flags.only][0](flags.size)
-    with open(os.path.join(flags.out, f"{flags.only}.jsonl"), "a") as f:
+    with open(os.path.join(flags.out, f"{flags.only}.jsonl"), "a", encoding="utf-8") as f:
       f.write(json.dumps(row) + "\n")
     return
   os.makedirs(flags.out, exist_ok=True)

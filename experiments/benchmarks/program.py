@@ -90,7 +90,9 @@ def run(request: Request) -> int:
 
     def open_lines(name: str) -> Callable[[dict[str, Any]], object]:
       # Line by line: what was measured stays, should this program be ended.
-      file = stack.enter_context(open(os.path.join(out, name), "w", buffering=1))
+      file = stack.enter_context(
+        open(os.path.join(out, name), "w", encoding="utf-8", buffering=1)
+      )
       return lambda row: file.write(json.dumps(row) + "\n")
 
     write_round, write_row = open_lines("rounds.jsonl"), open_lines("summary.jsonl")

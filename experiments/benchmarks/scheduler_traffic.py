@@ -53,7 +53,7 @@ def _cluster() -> Iterator[tuple[int, str]]:
 
     def start(*words: str) -> subprocess.Popen:
       command = [sys.executable, "-m", "dask", *words, *quiet, "--scheduler-file", file]
-      log = stack.enter_context(open(f"{folder}/{words[0]}.log", "w"))
+      log = stack.enter_context(open(f"{folder}/{words[0]}.log", "w", encoding="utf-8"))
       process = subprocess.Popen(command, stdout=log, stderr=log)
       stack.callback(process.wait)
       stack.callback(process.terminate)
@@ -61,7 +61,7 @@ def _cluster() -> Iterator[tuple[int, str]]:
 
     scheduler = start("scheduler", "--host", "127.0.0.1", "--port", "0")
     while True:
-      with contextlib.suppress(OSError, ValueError), open(file) as f:
+      with contextlib.suppress(OSError, ValueError), open(file, encoding="utf-8") as f:
         address = json.load(f)["address"]
         break
       time.sleep(0.1)

@@ -55,7 +55,10 @@ def held() -> dict[str, int]:
 
 def run_one(name: str, rounds: int, path: str) -> None:
   """Does a run of `RUNS` in this process and adds its samples to a CSV."""
-  with tempfile.TemporaryDirectory() as folder, open(path, "a", buffering=1) as file:
+  with (
+    tempfile.TemporaryDirectory() as folder,
+    open(path, "a", encoding="utf-8", buffering=1) as file,
+  ):
     config = Config(
       **{
         "task": "digits_cnn",
@@ -88,7 +91,7 @@ def growth(rounds: Any, values: Any) -> float:
 
 def report(path: str, out: str) -> None:
   """Writes the table and the picture of a CSV."""
-  with open(path, newline="") as f:
+  with open(path, encoding="utf-8", newline="") as f:
     rows = list(csv.DictReader(f))
   figure = Figure(figsize=(11, 3.8), layout="constrained")
   panels = [figure.add_subplot(1, 3, place) for place in (1, 2, 3)]
@@ -141,7 +144,7 @@ def main() -> None:
     run_one(flags.one, flags.rounds, path)
     return
   os.makedirs(flags.out, exist_ok=True)
-  with open(path, "w") as f:
+  with open(path, "w", encoding="utf-8") as f:
     csv.writer(f).writerow(COLUMNS)
   for name in RUNS:
     print(name, flush=True)
@@ -150,7 +153,7 @@ def main() -> None:
       log = os.path.join(folder, "log")
       process = child_process.start([*command, f"--rounds={flags.rounds}"], log)
       if process.wait():
-        with open(log) as f:
+        with open(log, encoding="utf-8") as f:
           sys.exit(f.read())
   report(path, flags.out)
 

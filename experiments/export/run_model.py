@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 
-from experiments import preparation
+from experiments import command_line, preparation
 from experiments.config import Config, check_held, make_config
 from experiments.export import keras_files
 from experiments.run_folder.folder import CONFIG, read_manifest
@@ -71,6 +71,8 @@ def config_of(
   check_held(flags, os.path.join(run_dir, CONFIG))
   if not {"algorithm", "task"} <= set(flags):
     raise InputError(f"{run_dir} holds no run of train.py: {_ADVICE}.")
+  if cache_dir is not None:
+    command_line.check_folder("cache_dir", os.path.expanduser(cache_dir))
   config = make_config(
     flags["algorithm"],
     flags["task"],

@@ -12,7 +12,7 @@ _NUMBERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "numbers")
 
 def paper_numbers(file_name: str, table: str) -> list[dict[str, str]]:
   """The rows of a paper's table, as printed there; a line with # is a remark."""
-  with open(os.path.join(_NUMBERS, file_name), newline="") as f:
+  with open(os.path.join(_NUMBERS, file_name), encoding="utf-8", newline="") as f:
     lines = [line for line in f if not line.startswith("#")]
   return [row for row in csv.DictReader(lines) if row["table"] == table]
 

@@ -106,7 +106,8 @@ def make() -> Plan:
       other settings.
   """
   values = flags.FLAGS
-  command_line.check_folder("out", values.out)
+  out = os.path.expanduser(values.out)
+  command_line.check_folder("out", out)
   seeds = _seeds(values.seeds)
   names = list(values.algorithms)
   _check_once("--algorithms", names)
@@ -118,7 +119,7 @@ def make() -> Plan:
       )
   rows = {name: algorithms_registry.get(name) for name in names}
   axes = _axes(values.grid, list(rows.values()))
-  settings = Settings(os.path.expanduser(values.out), seeds)
+  settings = Settings(out, seeds)
   configs: dict[tuple[str, int], Config] = {}
   table_rows: list[Row] = []
   for name, row in rows.items():

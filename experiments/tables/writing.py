@@ -211,10 +211,10 @@ def scale_of(key: str, settings: Settings) -> Optional[float]:
     return None
   numbers = os.path.join(settings.out, f"{key}.csv")
   if os.path.exists(numbers):
-    with open(numbers, newline="") as f:
+    with open(numbers, encoding="utf-8", newline="") as f:
       if not any(int(row["runs"]) for row in csv.DictReader(f)):
         return None
-  with open(_page(key, settings)) as f:
+  with open(_page(key, settings), encoding="utf-8") as f:
     found = re.search(_SCALED.format("([0-9.e+-]+)"), f.read())
   return float(found[1]) if found else 1.0
 

@@ -113,6 +113,21 @@ def test_program_leaves_nothing_behind(finished):
   assert not list((folder / "temporary").iterdir())
 
 
+def test_an_algorithm_of_ones_own_is_found_in_the_folder_one_is_in(tmp_path):
+  (tmp_path / "mine.py").write_text((ROOT / "tests/own_algorithms.py").read_text())
+  command = [sys.executable, _PROGRAM, "--out=new", "--workload=smoke", "--rounds=1"]
+  done = subprocess.run(
+    [*command, "--framework=in_process", "--algorithm=mine:good"],
+    cwd=tmp_path,
+    capture_output=True,
+    text=True,
+    timeout=300,
+  )
+  assert done.returncode == 0, done.stderr
+  [row] = _json_lines(tmp_path / "new/summary.jsonl")
+  assert row["failure"] is None and row["algorithm"] == "mine:good"
+
+
 @pytest.mark.parametrize(
   "wrong, said",
   [

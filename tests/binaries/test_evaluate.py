@@ -267,6 +267,13 @@ def test_folder_for_the_file_is_refused_before_anything_is_evaluated(
   assert not list(tmp_path.iterdir())
 
 
+def test_cache_that_is_a_file_is_refused(mine, evaluate, tmp_path):
+  (tmp_path / "file").write_text("mine")
+  done = evaluate(f"--cache_dir={tmp_path / 'file'}", run_dir=mine)
+  assert_refused(done, f"{tmp_path / 'file'} cannot be the cache_dir: ")
+  assert not done.out
+
+
 def test_defect_where_a_checkpoint_is_read_is_not_the_users(mine, evaluate, tmp_path):
   run_dir = tmp_path / "run"
   shutil.copytree(mine, run_dir, ignore=shutil.ignore_patterns("*.keras"))

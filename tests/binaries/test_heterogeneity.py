@@ -89,6 +89,7 @@ def test_file_that_a_loader_lacks_gets_one_sentence(run, tmp_path):
   [
     ("--partitions=iid;shard", "shards"),
     ("--partition_seed=-1", "--partition_seed=-1"),
+    ("--cache_dir=/dev/null", "/dev/null cannot be the cache_dir"),
   ],
 )
 def test_bad_split_gets_one_sentence_and_nothing_is_written(run, tmp_path, wrong, said):

@@ -152,6 +152,13 @@ def test_mistake_is_one_sentence_and_nothing_is_run(fork_program, tmp_path, flag
   assert not (tmp_path / "out").exists()
 
 
+def test_out_is_checked_where_it_will_be(fork_program, tmp_path):
+  (tmp_path / "out").write_text("mine")
+  home = f"import os; os.environ['HOME'] = {str(tmp_path)!r}"
+  done = fork_program("sweep.py", "--out=~/out", cwd=tmp_path, before=home)
+  assert done.status == 2 and done.err.startswith(f"{tmp_path}/out cannot be the out:")
+
+
 def test_an_axis_of_one_algorithm_leaves_the_others_as_they_are(fork_program, tmp_path):
   """The plan alone: which runs there would be."""
   code = """

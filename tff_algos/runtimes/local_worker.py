@@ -145,7 +145,7 @@ class LocalWorker:
   def peak_memory(self) -> int:
     """The most memory that the worker that runs now has held, in bytes."""
     try:
-      with open(f"/proc/{self.worker.process_id}/status") as f:
+      with open(f"/proc/{self.worker.process_id}/status", encoding="utf-8") as f:
         lines = [line for line in f if line.startswith("VmHWM")]
     except OSError:
       return 0

@@ -8,7 +8,7 @@ import platform
 def processor() -> str:
   """Its model's name, as Linux has it; elsewhere its architecture."""
   try:
-    with open("/proc/cpuinfo") as f:
+    with open("/proc/cpuinfo", encoding="utf-8") as f:
       models = [line for line in f if line.startswith("model name")]
   except OSError:
     models = []

@@ -11,6 +11,9 @@ from tff_algos import spellings
 from tff_algos.errors import InputError, check_is, check_number
 from tff_algos.simulation import seeds
 
+# Beyond it nearly all durations are next to 0, and some too large for a number.
+_LARGEST_SIGMA = 10
+
 
 @dataclasses.dataclass(frozen=True)
 class ClientDurations:
@@ -22,8 +25,8 @@ class ClientDurations:
 
   Attributes:
     mean: The mean over clients and rounds in seconds, > 0.
-    sigma: How much a client's rounds differ, >= 0.
-    speed_sigma: How much clients differ, >= 0.
+    sigma: How much a client's rounds differ, 0 to 10.
+    speed_sigma: How much clients differ, 0 to 10.
   """
 
   mean: float
@@ -36,9 +39,10 @@ class ClientDurations:
       raise InputError(f"The mean of durations must be > 0; found {self.mean:g}.")
     for name in ("sigma", "speed_sigma"):
       check_number(f"The {name} of durations", getattr(self, name))
-      if not 0 <= getattr(self, name) < math.inf:
+      if not 0 <= getattr(self, name) <= _LARGEST_SIGMA:
         raise InputError(
-          f"The {name} of durations must be at least 0; found {getattr(self, name):g}."
+          f"The {name} of durations must be 0 to {_LARGEST_SIGMA}; found "
+          f"{getattr(self, name):g}."
         )
 
   def seconds(self, seed: int, round_num: int, place: int) -> float:

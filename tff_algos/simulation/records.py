@@ -57,7 +57,7 @@ class RecordWriter:
     if self._with_events:
       self._events = tf.summary.create_file_writer(events)
     with durable_files.writing(path):
-      self._csv = open(path, "w", newline="")  # noqa: SIM115 - closed by `close`
+      self._csv = open(path, "w", encoding="utf-8", newline="")  # noqa: SIM115 - closed by `close`
       csv.writer(self._csv).writerow(self._columns)
       self._csv.flush()  # The first round may take long, and others read the file.
     for record in records:

@@ -16,7 +16,8 @@ _STAND_IN = """
   import json, os, shutil, signal, socket, subprocess, sys, time
 
   channel = socket.socket(fileno=int(sys.argv[1]))
-  workload, framework, algorithm, clients = sys.argv[2:]
+  here, workload, framework, algorithm, clients = sys.argv[2:]
+  assert os.path.isdir(here)
 
   def answer(**content):
     channel.sendall(json.dumps(content).encode() + b"\\n")
