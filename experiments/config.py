@@ -43,7 +43,7 @@ class Config:
     rounds: The number of rounds.
     seed: The run's seed.
     eval_every: Rounds between evaluations.
-    checkpoint_every: Rounds between checkpoints; 0 for none.
+    checkpoint_every: Rounds between checkpoints; 0: only when stopped.
     target_accuracy: The accuracy whose round is reported, 0..1; None for none.
     stop_at: The test metric and target at which the run ends, such as accuracy:0.95;
       None or "" for none.
@@ -63,8 +63,8 @@ class Config:
       None: this is not looked at.
     round_deadline: The seconds after which results do not count; None: never.
     runtime: A name of `runtimes.DESCRIPTIONS`.
-    threads: Clients worked on at once on each device of in_process; None: one for each
-      core.
+    threads: Clients worked on at once on each device of in_process; None: one on a GPU,
+      on the CPU one for each core.
     devices: Where in_process places clients, such as GPU:0; None: all GPUs, else the CPU.
     clients_per_part: How many clients' results are added before these sums are joined, in
       in_process and dask; None: as `create_runtime` has it.

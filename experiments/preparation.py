@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Optional
 
 from experiments.config import Config, make_hparams
 from experiments.run_folder import fingerprints
-from experiments.run_folder.folder import differences
+from experiments.run_folder.folder import CHECKPOINTS, differences
 from tasks import registry as tasks_registry
 from tff_algos import hyper_parameters
 from tff_algos.aggregators import table as aggregators
@@ -20,8 +20,6 @@ from tff_algos.simulation import checkpoints, cohorts, loop, schedules
 from tff_algos.simulation.client_evaluation import Personalization
 from tff_algos.templates.rounds import AggregationFactory
 from tff_algos.templates.stateful_process import StatefulProcess
-
-CHECKPOINTS = "checkpoints"
 
 
 class Prepared(NamedTuple):

@@ -11,10 +11,10 @@ from typing import Any, Optional
 from experiments import command_line, finishing, trackers
 from experiments.config import Config
 from experiments.export import keras_files
-from experiments.preparation import CHECKPOINTS, Prepared, prepare
+from experiments.preparation import Prepared, prepare
 from experiments.progress import Progress, stopping_on_signal
 from experiments.run_folder import reading
-from experiments.run_folder.folder import FREE_SETTINGS, RunFolder
+from experiments.run_folder.folder import CHECKPOINTS, FREE_SETTINGS, RunFolder
 from tff_algos.diagnostics import heterogeneity
 from tff_algos.errors import InputError
 from tff_algos.runtimes import in_process

@@ -13,7 +13,7 @@ import tensorflow as tf
 from experiments import command_line, preparation
 from experiments.config import Config, check_held, make_config
 from experiments.export import keras_files
-from experiments.run_folder.folder import CONFIG, read_manifest
+from experiments.run_folder.folder import CHECKPOINTS, CONFIG, read_manifest
 from tasks import loading
 from tasks import registry as tasks_registry
 from tasks.registry import LoadedTask
@@ -166,7 +166,7 @@ def _file(run_dir: str, best: bool) -> str:
 
 
 def _checkpoints(run_dir: str) -> str:
-  return os.path.join(run_dir, preparation.CHECKPOINTS)
+  return os.path.join(run_dir, CHECKPOINTS)
 
 
 def _check_kept(run_dir: str, best: bool) -> None:

@@ -17,7 +17,8 @@ from experiments.forgetting.records import (
   Row,
   RowFile,
 )
-from experiments.preparation import CHECKPOINTS, Prepared, build
+from experiments.preparation import Prepared, build
+from experiments.run_folder.folder import CHECKPOINTS
 from tasks import registry as tasks_registry
 from tff_algos.algorithms import registry
 from tff_algos.client_work.local_sgd import PlainSgd

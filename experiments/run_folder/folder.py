@@ -20,6 +20,8 @@ from tff_algos import durable_files
 from tff_algos.errors import InputError, UnsupportedComputationError, WorkerLostError
 
 CONFIG = "config.json"
+#: The folder of a run's checkpoints in its own.
+CHECKPOINTS = "checkpoints"
 _SESSIONS = "sessions"
 # Older folders have one session, which is not in a list, and the model's size by itself.
 _OF_A_SESSION = ("command", "versions", "machine", "git_commit")

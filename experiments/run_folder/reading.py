@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
-from experiments.run_folder.folder import CONFIG, read_manifest, sessions_of
+from experiments.run_folder.folder import CHECKPOINTS, CONFIG, read_manifest, sessions_of
 from tff_algos.errors import InputError
 from tff_algos.simulation import records
 
@@ -127,9 +127,8 @@ def labels(runs: Sequence[Run]) -> list[str]:
 def _find(path: str) -> list[str]:
   found = []
   for folder, below, files in os.walk(path):
-    below.sort()
+    below[:] = sorted({*below} - {CHECKPOINTS})
     if {CONFIG, records.METRICS} <= set(files):
-      below.clear()  # Its checkpoints.
       found.append(folder)
   if not found:
     raise InputError(
