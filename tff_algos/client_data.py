@@ -313,8 +313,7 @@ def write_clients(
 ) -> ClientDirectory:
   """Writes `{client: (x, y)}` as client files.
 
-  The list of clients is written last, so that a folder cut short is not taken for a
-  whole one.
+  The list of clients is written last, so that a folder that was cut short is none.
 
   Args:
     folder: Where to write; made if it does not exist.
@@ -337,8 +336,8 @@ def write_clients(
   client_arrays.check_clients(clients)
   bad_labels = {}
   for client, examples in clients.items():
-    x, y = client_arrays.pair(owner := f"client {client!r}", examples)
-    x, y = client_arrays.as_stored(owner, x, y, spec)
+    pair = client_arrays.pair(owner := f"client {client!r}", examples)
+    x, y = client_arrays.as_stored(owner, *pair, spec)
     client_arrays.check_finite(owner, x)
     bad_labels[owner] = client_arrays.not_finite(y)
   client_arrays.warn_of_labels(bad_labels)

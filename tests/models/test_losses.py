@@ -148,16 +148,24 @@ def _evaluate(model: functional.Model) -> None:
 
 @pytest.mark.parametrize("build", [_evaluate, client_evaluation.build_client_evaluation])
 def test_metric_that_does_not_fit_is_refused(build):
-  """Of the default the labels must be classes; a metric object of Keras has a state."""
+  """Of the default the labels must be classes; of another there is one number of all."""
   multi = tf.TensorSpec([3], tf.float32)
   loss = tf.keras.losses.mean_squared_error
   with pytest.raises(InputError, match="Metric 'accuracy' does not take"):
     build(_convert(3, multi, loss=loss))
-  mean = dict(off=tf.keras.metrics.MeanAbsoluteError())
+  mean = dict(off=lambda y, p: tf.reduce_mean(tf.abs(y - p)))
   with pytest.raises(InputError, match=r"metric 'off' makes \(\), where"):
     build(_convert(3, multi, loss=loss, metrics=mean))
   build(_convert(3, multi, loss=loss, metrics={}))
   build(_convert(3, multi, loss=loss, metrics=dict(off=loss)))
+
+
+@pytest.mark.parametrize("metric", [tf.keras.metrics.MeanAbsoluteError(), "mae"])
+def test_metric_that_is_no_function_is_refused(metric):
+  """One of Keras's has a state, which a pure function has not."""
+  words = f"^Metric 'off' is a {type(metric).__name__}: give a function"
+  with pytest.raises(InputError, match=words):
+    _convert(3, tf.TensorSpec([3], tf.float32), loss=_squared, metrics=dict(off=metric))
 
 
 def test_model_of_functions_with_such_a_loss_does_not_train():

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos import errors
+from tff_algos import client_data, errors
 from tff_algos.runtimes import (
   accumulation,
   blocks,
@@ -555,6 +555,26 @@ def test_fields_of_named_tuples_are_found_by_name():
   for wrong_type, wrong in ((t, _Other(1, 2)), (empty, (1,)), (empty, _Ordered(1, 2))):
     with pytest.raises(TypeError, match="Expected a value of type"):
       values.flatten(wrong_type, wrong)
+
+
+def test_place_of_what_does_not_fit_is_said():
+  """As of the server's state of another algorithm."""
+  inner = tff.StructType([("extra", tff.StructType([])), ("rate", np.float32)])
+  t = tff.StructType([("variables", inner), ("round_num", np.int32)])
+  given = {"variables": {"extra": {"moment": 1.0}, "rate": 0.1}, "round_num": 2}
+  said = r"^variables: extra: Expected a value of type <>; found one of \[moment\]\.$"
+  with pytest.raises(TypeError, match=said):
+    values.flatten(t, given)
+
+
+def test_files_and_data_sets_in_the_places_of_each_other_are_told_apart():
+  files = tff.to_type(client_data.CLIENT_INPUT_TYPE)
+  data_set = tff.SequenceType(tff.to_type((np.float32, np.int32)))
+  given = tf.data.Dataset.from_tensors((1.0, 2))
+  with pytest.raises(TypeError, match=r"build over_datasets\(process\) for data sets"):
+    values.flatten(files, given)
+  with pytest.raises(TypeError, match="the process as it was before over_datasets"):
+    values.flatten(data_set, client_data.ClientInput("a", np.zeros(2, np.int32)))
 
 
 _PAIR = tff.TensorType(np.float32, [2])

@@ -467,6 +467,13 @@ def test_evaluation_that_is_no_function_is_refused(notes, federation, name):
   assert notes.rounds == []
 
 
+@pytest.mark.parametrize("given", [None, 0.5])
+def test_evaluation_without_names_is_refused(notes, federation, given):
+  words = f"a mapping of metrics to numbers.* found a {type(given).__name__}"
+  with pytest.raises(InputError, match=words):
+    loop.simulate(notes, federation.clients, _settings(1), evaluate=lambda w: given)
+
+
 def test_metric_that_is_no_number_is_refused(notes, federation):
   with pytest.raises(InputError, match="number for each metric; accuracy is 'high'"):
     loop.simulate(

@@ -118,6 +118,11 @@ _MISTAKES = {
     ),
     r"server_update uses RandomStandardNormal, .* a seed that its extra holds by ",
   ),
+  "part that is not sent": (
+    dict(server=lambda variables, aggregate, n, h: aggregate["modle"]),
+    r"There is no part 'modle', of what the server sends or of the aggregate; there is "
+    r"model\.$",
+  ),
   "client update of too few": (
     dict(rounds=tff_algos.Round(lambda received, examples, seed, h: None, _moved)),
     r"^client_update must be a function of \(received, client_state, examples, seed, h\)"
@@ -177,6 +182,11 @@ def test_sum_in_the_place_of_a_mean_is_said(name):
     warnings.simplefilter("error", tff_algos.errors.InputWarning)
     mean = tff.aggregators.UnweightedMeanFactory(factory)
     tff_algos.build_fed_avg(_model(), model_aggregator=mean)
+
+
+def test_aggregators_without_names_are_refused():
+  with pytest.raises(tff_algos.InputError, match=r"\{'model': .*\}; found a MeanF"):
+    _compose(aggregators=tff_algos.mean())
 
 
 @pytest.mark.parametrize("factory", ["clipping", type(tff_algos.mean())])

@@ -201,6 +201,13 @@ class Model:
         "metrics= must map names to functions (y, predictions) -> (B,); found "
         f"{self.metrics!r}."
       )
+    for name, metric in self.metrics.items():
+      if isinstance(metric, tf.keras.metrics.Metric) or not callable(metric):
+        raise InputError(
+          f"Metric {name!r} is a {type(metric).__name__}: give a function "
+          "(y, predictions) -> (B,), one number for each example, of which the mean is "
+          "reported."
+        )
     if "loss" in self.metrics:
       raise InputError(
         "A metric cannot be named 'loss', as evaluation has the model's own by that "

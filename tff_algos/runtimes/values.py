@@ -10,10 +10,11 @@ import numpy.typing as npt
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos import client_arrays
+from tff_algos import client_arrays, client_data
 from tff_algos.errors import InputError, UnsupportedComputationError
 
 Struct = tff.structure.Struct
+_CLIENT_INPUT = tff.to_type(client_data.CLIENT_INPUT_TYPE)
 
 
 def specs_of(t: tff.Type) -> list[tf.TensorSpec]:
@@ -60,9 +61,17 @@ def flattener(t: tff.Type) -> Callable[[Any], list[Any]]:
     parts = [flattener(element) for _, element in elements]
     if all(isinstance(element, tff.TensorType) for _, element in elements):
       return lambda value: _elements(value, names, t)
-    return lambda value: [
-      leaf for part, v in zip(parts, _elements(value, names, t)) for leaf in part(v)
-    ]
+
+    def flat(value: Any) -> list[Any]:
+      leaves: list[Any] = []
+      for name, part, element in zip(names, parts, _elements(value, names, t)):
+        try:
+          leaves += part(element)
+        except TypeError as error:
+          raise TypeError(f"{name}: {error}" if name else str(error)) from None
+      return leaves
+
+    return flat
   if isinstance(t, tff.SequenceType):
     wanted = tf.nest.flatten(_element_specs(t.element))
     return lambda value: [_variant(value, t, wanted)]
@@ -86,7 +95,8 @@ def _variant(value: Any, t: tff.SequenceType, wanted: list[tf.TensorSpec]) -> An
   if not isinstance(value, tf.data.Dataset):
     raise TypeError(
       f"The in_process runtime takes a tf.data.Dataset for a value of type {t}; found "
-      f"{type(value).__name__}."
+      f"{type(value).__name__}: where files are given, as by tff_algos.simulate, take "
+      "the process as it was before over_datasets."
     )
   found = tf.nest.flatten(value.element_spec)
   if len(found) != len(wanted) or not all(map(_is_like, wanted, found)):
@@ -121,15 +131,24 @@ def _elements(value: Any, names: list[Optional[str]], t: tff.Type) -> list[Any]:
   if fields is not None and all(names) and all(name for name, _ in fields):
     given = dict(fields)
     if given.keys() != set(names):
-      found = ", ".join(map(str, given))
-      raise TypeError(f"Expected a value of type {t}; found one of [{found}].")
+      raise _unlike(t, f"one of [{', '.join(map(str, given))}]")
     return [given[name] for name in names]
   if fields is None and not isinstance(value, Iterable):
-    raise TypeError(f"Expected a value of type {t}; found {type(value).__name__}.")
+    raise _unlike(t, type(value).__name__)
   elements = list(value) if fields is None else [v for _, v in fields]
   if len(elements) != len(names):
-    raise TypeError(f"Expected a value of type {t}; found {len(elements)} elements.")
+    raise _unlike(t, f"{len(elements)} elements")
   return elements
+
+
+def _unlike(t: tff.StructType, found: str) -> TypeError:
+  said = f"Expected a value of type {t}; found {found}"
+  if t == _CLIENT_INPUT:
+    said += (
+      ": give tff_algos.ClientInput(path, seed) of clients that write_clients has "
+      "written, or build over_datasets(process) for data sets"
+    )
+  return TypeError(f"{said}.")
 
 
 def _fields(value: Any) -> Optional[list[tuple[Optional[str], Any]]]:

@@ -129,10 +129,16 @@ def of_test(
   """What evaluation gives, by test_ and its name, and the seconds that it took.
 
   Raises:
-    InputError: It lacks the metric that the run is to stop by, or gives no number.
+    InputError: It gives no mapping, lacks the metric that the run is to stop by, or
+      gives no number.
   """
   start = time.perf_counter()
   values = evaluate(process.get_model_weights(state).trainable)
+  if not isinstance(values, Mapping):
+    raise InputError(
+      "evaluate must return a mapping of metrics to numbers, such as {'accuracy': 0.9}; "
+      f"found a {type(values).__name__}."
+    )
   if settings.stop is not None and settings.stop.metric not in values:
     raise InputError(
       f"The run is to stop by {settings.stop.metric}, but evaluation gives "

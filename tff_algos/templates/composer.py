@@ -98,6 +98,11 @@ def compose_process(
 
   check_given(model, hparams)
   check_norm_limit(norm_limit)
+  if not isinstance(aggregators, Mapping):
+    raise InputError(
+      "aggregators must map the names of the message's parts to factories, such as "
+      f"{{'model': tff_algos.mean()}}; found a {type(aggregators).__name__}."
+    )
   composition = Composition(
     model, hparams, aggregators, init_server, init_client, norm_limit
   )

@@ -106,7 +106,7 @@ class Exchange:
     ) -> client_results.ClientWorkOutput:
       examples = client_data.Examples(*examples)
       h = hyper_parameters.with_values(own.hparams, received["hparams"])
-      parts = OrderedDict([*received["parts"].items(), *dict(estimates).items()])
+      parts = own_functions.Named([*received["parts"].items(), *dict(estimates).items()])
       before = client_state.own if own.memories else client_state
       result = client_update(parts, before, examples, seed, h)
       own_functions.check_client_result(result)
@@ -281,7 +281,7 @@ class Exchange:
       state: ServerState, aggregate: Parts, num_clients: tf.Tensor
     ) -> tuple[ServerVariables, tf.Tensor]:
       h = hyper_parameters.with_values(own.hparams, state.hparams)
-      changes = OrderedDict()
+      changes = own_functions.Named()
       for part in self._parts():
         if part == self._norm_part:
           continue

@@ -7,6 +7,7 @@ own words would be of types of hundreds of tensors.
 from __future__ import annotations
 
 import inspect
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,6 +42,16 @@ def _check_takes(who: str, function: Any, arguments: Sequence[str]) -> None:
     signature.bind(*arguments)
   except TypeError as error:
     raise ProcessTypeError(f"{wanted}; found one of {signature}.") from error
+
+
+class Named(OrderedDict[str, Any]):
+  """Parts by name, which says what there is where another is asked for."""
+
+  def __missing__(self, name: str) -> Any:
+    raise ProcessTypeError(
+      f"There is no part {name!r}, of what the server sends or of the aggregate; there "
+      f"is {', '.join(self)}."
+    )
 
 
 def check_client_result(result: Any) -> None:
