@@ -14,7 +14,7 @@ from absl import flags
 from experiments import trackers
 from experiments.run_folder.folder import OF_A_RUNTIME
 from tasks import registry as tasks_registry
-from tff_algos import hyper_parameters, runtimes
+from tff_algos import hyper_parameters, partitions, runtimes
 from tff_algos.aggregators import table as aggregators
 from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.errors import InputError
@@ -288,6 +288,9 @@ def make_config(
   if config.aggregator is not None:
     algorithm_row.check_aggregator()
     aggregators.parse(config.aggregator)
+  if held is None:  # Where they may be an older version's.
+    partitions.parse(config.partition)
+    make_hparams(algorithm_row, row, config.hparams)
   composer.check_norm_limit(config.norm_limit)
   trackers.check(config.tracker)
   config.stop_rule()

@@ -189,6 +189,7 @@ def test_numbers_are_cast_where_only_rounding_is_lost(tmp_path, given, dtype, st
   _assert_same((x, y), (np.int32(labels), stored))
 
 
+@pytest.mark.filterwarnings("ignore:The labels of")
 def test_labels_that_are_no_numbers_are_kept(tmp_path):
   """They may say that there is none."""
   labels = np.float32([np.nan, np.inf, 1])

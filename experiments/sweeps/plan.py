@@ -28,7 +28,6 @@ from experiments.tables import measures
 from experiments.tables.cells import Settings, run_folder
 from experiments.tables.model import Cell, Column, Figure, Panel, Row, Table
 from tasks import registry as tasks_registry
-from tff_algos import partitions
 from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.errors import InputError
 from tff_algos.templates.algorithm import Algorithm
@@ -250,7 +249,6 @@ def _add(
       run_dir=run_folder(settings.out, Cell(place, name, task, 1), seed),
       **given,
     )
-    partitions.parse(config.partition)
     manifest = {"flags": dataclasses.asdict(config), "hparams": dataclasses.asdict(whole)}
     folder = RunFolder(config.run_dir, flag="--out")
     folder.check(manifest, free=FREE_SETTINGS)

@@ -116,6 +116,15 @@ def test_settings_of_another_version_are_left_out():
   assert _make(held={"rounds": 7, "a_flag_of_old": 3}).rounds == 7
 
 
+@pytest.mark.parametrize(
+  "wrong", [{"partition": "shard"}, {"hparams": {"epochs": 0}}, {"hparams": {"mu": 1.0}}]
+)
+def test_split_and_hyper_parameters_are_checked_but_not_those_of_an_older_run(wrong):
+  with pytest.raises(InputError):
+    _make(**wrong)
+  assert _make(held=wrong).rounds == _make().rounds
+
+
 def test_another_runtime_leaves_the_settings_of_the_first():
   held = {"runtime": "dask", "workers": 3, "tls_cert": "a.pem", "clients_per_part": 2}
   made = _make(held=held, runtime="in_process")
@@ -235,8 +244,9 @@ def test_other_than_settings_in_a_runs_file_is_named(held):
 
 
 def test_settings_that_a_run_has_written_pass():
-  hparams = {"epochs": 2, "learning_rate": 1, "batch_size": None, "of_another": "a"}
+  hparams = {"epochs": 2, "learning_rate": 1, "batch_size": None}
   made = _make(hparams=hparams, dropout=0, devices=["CPU:0"], norm_limit=3.0)
+  made.hparams["of_an_older_version"] = "a"
   config.check_held(json.loads(json.dumps(dataclasses.asdict(made))), "config.json")
   config.check_held({}, "config.json")
   config.check_held({"hparams": {"epochs": "x"}}, "config.json")  # Of whom, is not said.
