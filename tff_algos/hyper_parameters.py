@@ -185,7 +185,7 @@ def unread_values(hparams: HyperParameters) -> OrderedDict[str, Any]:
   return OrderedDict(
     (f.name, values[f.name])
     for f in dataclasses.fields(hparams)
-    if values[f.name] != f.default and f.name not in values["_read"]
+    if values[f.name] != f.default and f.name not in values.get("_read", ())
   )
 
 

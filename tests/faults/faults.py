@@ -770,7 +770,7 @@ FAULTS = (
   Fault(
     "hyper-parameters: none is ever unread",
     "tff_algos/hyper_parameters.py",
-    'if values[f.name] != f.default and f.name not in values["_read"]',
+    'if values[f.name] != f.default and f.name not in values.get("_read", ())',
     "if False",
     _of("templates/test_composer.py", "nothing_reads"),
   ),
