@@ -166,6 +166,7 @@ def test_infinity_is_none_where_that_is_allowed():
   assert Example(size=math.inf, clip=math.inf) == Example(size=None, clip=None)
   assert "found inf" in _refuses(InputError, rate=math.inf)
   assert "found inf" in _refuses(TypeError, count=math.inf)
+  assert "ndarray" in _refuses(TypeError, clip=np.array([1.0, 2.0]))
 
 
 def test_they_are_frozen():

@@ -138,7 +138,8 @@ def check_fields(hparams_class: type) -> None:
 def _as_type_of(field: dataclasses.Field[Any], value: Any) -> Any:
   if isinstance(value, np.generic):  # Which JSON, where all values go, does not take.
     value = value.item()
-  if field.metadata["optional"] and (value is None or value == math.inf):
+  is_none = value is None or (isinstance(value, float) and value == math.inf)
+  if field.metadata["optional"] and is_none:
     return None
   kind = type_of(field)
   whole_float = kind is float and isinstance(value, int) and value is not True

@@ -252,15 +252,17 @@ def _fed_curv_state(algorithm, client):
 
 def _twafl(all_layers: bool):
   def make(model, weights, h, num_clients):
-    schedule = dict(rounds_in_loop=1, freq=1)
+    schedule, num_shallow = dict(rounds_in_loop=1, freq=1), len(weights)
     if not all_layers:
       schedule = dict(rounds_in_loop=h.rounds_in_loop, freq=h.freq)
+      # Weight w3 is the fourth, so that three are before it.
+      num_shallow = int(h.deep_from[1:]) if h.deep_from else len(weights) // 2
     return _with_server_rate(replay.Twafl)(
       model,
       weights,
       examples=dict(enumerate(problems.SIZES)),
       base=getattr(h, "base", 1.0),
-      num_shallow=len(weights) if all_layers else len(weights) // 2,
+      num_shallow=num_shallow,
       normalise=getattr(h, "normalization", "weights") == "weights",
       **schedule,
       **_options(h),
@@ -484,7 +486,7 @@ REPLAYS: Mapping[str, Row] = {
       {
         "plain": dict(),
         **_SERVER_RATE,
-        "two_of_three": dict(freq=2, **_OTHER),
+        "two_of_three_from_the_last": dict(freq=2, deep_from="w3", **_OTHER),
         "old_count_less": dict(base=4.0, client_weighting="uniform"),
         "as_printed": dict(normalization="examples"),
       },
@@ -504,7 +506,10 @@ REPLAYS: Mapping[str, Row] = {
   ),
   "afl": Row(
     _twafl(all_layers=False),
-    _with(dict(plain={}, other=_OTHER), dict(rounds_in_loop=3, freq=1)),
+    _with(
+      dict(plain={}, other_from_the_second=dict(deep_from="w1", **_OTHER)),
+      dict(rounds_in_loop=3, freq=1),
+    ),
     client_state=_twafl_state,
   ),
   "fedagg": Row(

@@ -6,11 +6,10 @@ from collections import OrderedDict
 
 import numpy as np
 import pytest
-import replay
 import tensorflow as tf
 
 from tff_algos.client_data import Examples
-from tff_algos.client_work import gradients, local_training
+from tff_algos.client_work import local_training
 from tff_algos.client_work.local_sgd import LocalSgd
 from tff_algos.models import functional
 
@@ -19,32 +18,6 @@ def order(seed, num_examples, epochs):
   return local_training.batch_order(
     tf.constant(seed, tf.int32), tf.constant(num_examples), epochs
   ).numpy()
-
-
-@pytest.mark.parametrize("num_examples", [1, 2, 7, 600])
-def test_each_epoch_is_a_permutation(num_examples):
-  found = order([3, 4], num_examples, 4)
-  assert found.dtype == np.int32
-  expected = np.tile(np.arange(num_examples), (4, 1))
-  np.testing.assert_array_equal(np.sort(found, axis=1), expected)
-
-
-def test_epochs_are_shuffled_differently():
-  epochs = [tuple(row) for row in order([3, 4], 20, 5)]
-  assert len({*epochs, tuple(range(20))}) == 6
-
-
-def test_order_is_a_function_of_both_parts_of_the_seed():
-  seeds = ([3, 4], [3, 5], [4, 4], [4, 3])
-  orders = [order(seed, 20, 1).tobytes() for seed in seeds]
-  assert len(set(orders)) == len(seeds)
-  assert order([3, 4], 20, 1).tobytes() == orders[0]
-
-
-def test_order_is_the_same_inside_a_graph():
-  traced = tf.function(local_training.batch_order, autograph=False)
-  seed, n = tf.constant([3, 4]), tf.constant(20)
-  np.testing.assert_array_equal(traced(seed, n, 3), order([3, 4], 20, 3))
 
 
 def test_every_place_of_the_order_is_equally_likely():
@@ -102,24 +75,6 @@ def test_training_with_a_constant_gradient_goes_that_far(momentum):
   assert result.num_steps.numpy() == 9  # of 2, 2 and 1 examples in each epoch
   way = way_of_a_constant_gradient(9, momentum)
   np.testing.assert_allclose(result.weights[0], -0.25 * way, rtol=1e-6)
-
-
-def test_full_gradient_is_the_mean_over_more_examples_than_fit_at_once(problem_of):
-  problem = problem_of("mlp")
-  rng = np.random.default_rng(0)
-  x = rng.normal(size=(1300, 4)).astype(np.float32)
-  y = rng.integers(0, 3, 1300)
-  weights = tuple(map(tf.constant, problem.model.initial_weights))
-  examples = Examples(tf.constant(x), tf.constant(y))
-  found, loss = gradients.full_gradient(
-    problem.model, weights, examples, tf.constant([1, 2])
-  )
-  expected_loss, expected = problem.numpy_model.loss_and_gradient(
-    replay.as_weights(problem.model.initial_weights), x, y
-  )
-  for a, b in zip(found, expected):
-    np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6 * np.max(np.abs(b)))
-  np.testing.assert_allclose(loss, 1300 * expected_loss, rtol=1e-5)
 
 
 class SeedsSeen:

@@ -328,7 +328,7 @@ FAULTS = (
     f"{_CLIENT_WORK}gradients.py",
     "tf.cast(tf.shape(y)[0], tf.float32) / tf.cast(n, tf.float32)",
     "1.0 / tf.math.ceil(tf.cast(n, tf.float32) / float(_CHUNK))",
-    _of("conformance/test_local_training.py", "more_examples_than_fit"),
+    _of("client_work/test_local_training.py", "full_gradient_is_that"),
   ),
   # Privacy.
   Fault(

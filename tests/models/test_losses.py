@@ -206,6 +206,16 @@ def test_comparison_by_operator_is_refused_where_it_stands():
     keras.from_keras(tf.keras.Sequential(layers, name="own"), spec)
 
 
+def test_comparison_of_other_types_is_left_to_its_author():
+  """In eager mode it would fail; in a graph it asks for the same object, as by `in`."""
+
+  def loss(y, predictions):
+    assert y not in [predictions]
+    return tf.reduce_sum(predictions, -1)
+
+  _convert(3, _CLASS, loss=loss)
+
+
 def test_comparison_by_function_is_taken():
   def loss(y, predictions):
     return tf.where(tf.equal(y, 0), predictions[:, 0], 0.0)

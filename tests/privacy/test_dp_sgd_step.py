@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hypothesis_numpy
 from scipy import stats
 
-from tff_algos.algorithms import dp_sgd
+from tff_algos.algorithms import dp_sgd, fed_curv
 from tff_algos.client_data import Examples
 from tff_algos.client_work import local_training
-from tff_algos.models import functional
+from tff_algos.models import functional, keras
 from tff_algos.privacy import dp_sgd_step
 
 _SEED = tf.constant([3, 4])
@@ -71,6 +71,69 @@ def test_without_noise_it_is_the_mean_of_the_clipped_gradients(problem):
   expected = [sum(arrays) / len(y) for arrays in zip(*clipped)]
   found, _ = _private_gradient(problem.model, _private(clip_norm), *problem.clients[1])
   _assert_close(found, expected)
+
+
+# --- Random layers ----------------------------------------------------------------------
+
+_UNITS, _EQUAL = 200, 6
+
+
+@pytest.fixture(scope="module")
+def dropping() -> functional.Model:
+  """Half of its inputs dropped, the others doubled; a dense layer of zeros."""
+  layers = tf.keras.layers
+  dense = layers.Dense(2, kernel_initializer="zeros")
+  keras_model = tf.keras.Sequential([layers.Input([_UNITS]), layers.Dropout(0.5), dense])
+  spec = functional.ExampleSpec(
+    tf.TensorSpec([_UNITS], tf.float32), tf.TensorSpec([], tf.int32)
+  )
+  return keras.from_keras(keras_model, spec)
+
+
+def _equal_examples() -> tuple[np.ndarray, np.ndarray]:
+  return np.ones((_EQUAL, _UNITS), np.float32), np.zeros(_EQUAL, np.int32)
+
+
+def test_each_example_has_a_drop_out_of_its_own_from_the_steps_seed(dropping):
+  """Of an example the gradient by label 0's row is -1 where its input is kept, else 0.
+
+  So the sum of six equal ones counts by how many an input is kept, which of 200 inputs
+  is binomial; if all had one mask, by none or by six.
+  """
+
+  def counts(seed):
+    found, _ = _private_gradient(
+      dropping, _private(clip_norm=1e6), *_equal_examples(), tf.constant(seed)
+    )
+    kept = -_EQUAL * found[0].numpy()[:, 0].astype(np.float64)
+    np.testing.assert_allclose(kept, np.round(kept), atol=1e-5)
+    return np.round(kept)
+
+  one, again, other = counts([3, 4]), counts([3, 4]), counts([3, 5])
+  np.testing.assert_array_equal(one, again)
+  assert not np.array_equal(one, other)
+  # Mean n/2, variance n/4, fourth central moment n (3n - 2) / 16.
+  n, variance = _EQUAL, _EQUAL / 4
+  spread = math.sqrt((n * (3 * n - 2) / 16 - variance**2) / _UNITS)
+  for kept in (one, other):
+    assert abs(kept.mean() - n / 2) < 5 * math.sqrt(variance / _UNITS)
+    assert abs(np.mean((kept - n / 2) ** 2) - variance) < 5 * spread
+
+
+@pytest.mark.parametrize(
+  "fisher_of",
+  [fed_curv.fisher_information, dp_sgd_step.private_fisher_information],
+  ids=["plain", "private"],
+)
+def test_fisher_information_is_without_drop_out(dropping, fisher_of):
+  """Of each input 1 the gradient is 1/2 or -1/2, where none is dropped or doubled."""
+  hparams = dp_sgd.FedCurvDpSgdHparams(clip_norm=1e6, noise_multiplier=0.0)
+  weights = tuple(map(tf.constant, dropping.initial_weights))
+  examples = Examples(*map(tf.constant, _equal_examples()))
+  for seed in ([3, 4], [3, 5]):
+    found = fisher_of(dropping, hparams, weights, examples, tf.constant(seed))
+    for f in found:
+      np.testing.assert_allclose(f, 0.25, rtol=1e-6)
 
 
 # --- The noise --------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from tff_algos import client_data
 from tff_algos.algorithms import pfedgp
 from tff_algos.client_work import local_training
 from tff_algos.errors import InputError
-from tff_algos.models import functional
+from tff_algos.models import functional, keras
 from tff_algos.simulation import client_evaluation, evaluation, seeds
 
 _SIZES = (1, 2, 7, 40, 1201)  # The last are three batches.
@@ -206,6 +206,30 @@ def test_halves_are_the_seeds_and_each_clients_own(clients):
 
   np.testing.assert_array_equal(losses(3), losses(3))
   assert losses(3)[4] != losses(4)[4]
+
+
+def test_random_layers_draw_from_the_seed_for_each_client_otherwise(tmp_path):
+  """Where all examples are one, a seed chooses no half, and only the steps draw."""
+  layers = tf.keras.layers
+  spec = functional.ExampleSpec(
+    tf.TensorSpec([20], tf.float32), tf.TensorSpec([], tf.int32)
+  )
+  model = keras.from_keras(
+    tf.keras.Sequential([layers.Input([20]), layers.Dropout(0.5), layers.Dense(3)]), spec
+  )
+  examples = np.ones((6, 20), np.float32), np.zeros(6, np.int32)
+  same = client_data.write_clients(str(tmp_path), dict.fromkeys("ab", examples), spec)
+
+  def losses(seed):
+    steps = client_evaluation.Personalization(1, 0.01, seed=seed)
+    evaluate = client_evaluation.build_client_evaluation(model, steps)
+    found = evaluate(model.initial_weights, same, ["a", "b"])
+    assert found["loss"][0] == found["loss"][1]
+    return found["personalized_loss"].tolist()
+
+  one, again, other = losses(3), losses(3), losses(4)
+  assert one == again
+  assert len({*one, *other}) == 4
 
 
 def test_a_clients_values_do_not_depend_on_who_else_is_asked(clients):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import re
 import warnings
 
 import pytest
 
 from tff_algos.errors import InputWarning
-from tff_algos.simulation import divergence
+from tff_algos.simulation import divergence, evaluation, loop
 
 
 def record(number, train_loss, *, accepted=10, dropped=0, **others):
@@ -67,3 +69,42 @@ def test_nothing_is_said_of_a_round_without_clients_or_test(fine):
   with warnings.catch_warnings():
     warnings.simplefilter("error")
     divergence.Watch([record(1, 2.5, test_loss=3.0)]).see(fine)
+
+
+@pytest.mark.parametrize(
+  "first_long, measures, said",
+  [
+    # A client's loss is taken before its one step, so that it is the next round's.
+    (1, False, r"Round 3: the training loss is \S+, \S+ times the first: "),
+    (0, True, r"Round 1: the test loss is \S+, \S+ times that of guessing: "),
+  ],
+  ids=["training", "test"],
+)
+def test_a_run_of_far_too_long_steps_says_so_once(
+  process_of, federation, tmp_path, first_long, measures, said
+):
+  settings = loop.Settings(
+    rounds=4,
+    clients_per_round=3,
+    checkpoint_folder=tmp_path,
+    learning_rate_schedule=lambda done: 1e9 if done >= first_long else 1.0,
+  )
+  evaluate = evaluation.build_evaluation(
+    federation.model, federation.test_x, federation.test_y
+  )
+
+  def messages(rounds):
+    with warnings.catch_warnings(record=True) as caught:
+      warnings.simplefilter("always")
+      loop.simulate(
+        process_of("fedavg"),
+        federation.clients,
+        dataclasses.replace(settings, rounds=rounds),
+        evaluate=evaluate if measures else None,
+        resume=True,
+      )
+    return [str(w.message) for w in caught if issubclass(w.category, InputWarning)]
+
+  [message] = messages(4)
+  assert re.match(said, message)
+  assert messages(6) == []  # Also where it goes on.

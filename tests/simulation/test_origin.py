@@ -55,6 +55,18 @@ def test_epsilon_of_a_loss_counts(federation):
   assert of(1e-12) == of(1e-12)
 
 
+def test_loss_of_ones_own_has_no_address_in_its_text(federation):
+  @dataclasses.dataclass
+  class Own:
+    of: object
+
+    def __call__(self, labels, predictions):
+      return _absolute_error(labels, predictions)
+
+  model = dataclasses.replace(federation.model, example_losses=Own(object()))
+  assert origin._of_model(model)["loss"].endswith("Own")
+
+
 def test_layers_of_a_keras_model_are_told_apart():
   spec = functional.ExampleSpec(
     tf.TensorSpec([4], tf.float32), tf.TensorSpec([], tf.int32)

@@ -20,6 +20,7 @@ from tff_algos.runtimes import private_apis
 from tff_algos.simulation.client_source import ClientSourceIterator
 
 ROUNDS, PER_ROUND, SEED = 3, 2, 4
+_BATCH = 4  # Fewer than any client has, whose seeds then count beyond rounding.
 _SPEC = tff_algos.ExampleSpec(tf.TensorSpec([3], tf.float32), tf.TensorSpec([], tf.int32))
 
 
@@ -57,12 +58,13 @@ def model(runtime):
 
 @pytest.fixture(scope="module")
 def fed_avg(model):
-  return tff_algos.build_fed_avg(model)
+  return tff_algos.build_fed_avg(model, tff_algos.FedAvgHparams(batch_size=_BATCH))
 
 
 @pytest.fixture(scope="module")
 def scaffold(model):
-  return tff_algos.build_scaffold(model, num_clients=5)
+  hparams = tff_algos.ScaffoldHparams(batch_size=_BATCH)
+  return tff_algos.build_scaffold(model, hparams, num_clients=5)
 
 
 @pytest.fixture(scope="module")
@@ -328,9 +330,10 @@ def test_a_program_goes_on_with_a_source_of_another_kind(
 def test_data_sets_by_clients_ids_feed_tffs_program(
   federated, fed_avg, clients, tmp_path
 ):
-  """TFF's source draws its cohorts by no seed, so here all clients take part.
+  """Their model is that of the clients' files, where these are given the same seeds.
 
-  Its source of data sets cannot be: its program copies sources, and that one has no copy.
+  TFF's source draws its cohorts by no seed, so here all clients take part. Its source of
+  data sets cannot be: its program copies sources, and that one has no copy.
   """
   examples = {c: clients.examples(c, _SPEC) for c in clients.ids}
   client_data = tff.simulation.datasets.TestClientData(
@@ -351,6 +354,17 @@ def test_data_sets_by_clients_ids_feed_tffs_program(
   trained = [m["model_metrics"] for m in managers.metrics.values().values()]
   num_examples = clients.num_examples.sum()
   assert [t["num_examples"] for t in trained] == [num_examples] * ROUNDS
+  state = fed_avg.initialize()
+  for t in range(ROUNDS):
+    inputs = [
+      tff_algos.ClientInput(clients.path(c), tff_algos.dataset_seed(of_client, t))
+      for c, of_client in examples.items()
+    ]
+    state = fed_avg.next(state, [()] * len(inputs), inputs).state
+  expected = asyncio.run(tff.program.materialize_value(state))
+  # The source shuffles the clients, so that their sums are rounded otherwise.
+  for a, b in zip(managers.last_state().variables.model, expected.variables.model):
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 def test_programs_check_their_context(runtime, clients, scaffold, tmp_path):

@@ -66,7 +66,7 @@ def test_other_than_a_model_and_hyper_parameters_is_refused(name, hparams):
 
 def test_hyper_parameter_that_nothing_reads_is_warned_of():
   """As of another algorithm, whose class may extend that of this one."""
-  words = r"^mu=100\.0 of FedProxHparams changes nothing, "
+  words = r"^mu=100\.0 of FedProxHparams changes no round, "
   with pytest.warns(InputWarning, match=words):
     tff_algos.build_fed_avg(_model(), tff_algos.FedProxHparams(mu=100.0, epochs=2))
 

@@ -123,7 +123,13 @@ def test_the_on_device_round_compiles_to_both_forms(name, request, inputs):
   _assert_equal(metrics, expected.metrics)
 
 
-def test_a_stock_process_of_one_full_batch_is_our_fed_avg(keras_model, fed_avg, inputs):
+@pytest.fixture(scope="module")
+def stock(keras_model, fed_avg):
+  """TFF's own FedAvg, which takes batches of pixels from 0 to 1.
+
+  Making it leaves Keras models of no more use, so ours comes before it.
+  """
+  del fed_avg
   copy = tf.keras.models.clone_model(keras_model)
   copy.set_weights(keras_model.get_weights())
   functional = tff.learning.models.functional_model_from_keras(
@@ -132,12 +138,14 @@ def test_a_stock_process_of_one_full_batch_is_our_fed_avg(keras_model, fed_avg, 
     (tf.TensorSpec([None, 4, 4, 1], tf.float32), tf.TensorSpec([None], tf.int32)),
     metrics_constructor=collections.OrderedDict,
   )
-  stock = tff.learning.algorithms.build_weighted_fed_avg(
+  return tff.learning.algorithms.build_weighted_fed_avg(
     functional,
     client_optimizer_fn=tff.learning.optimizers.build_sgdm(_RATE),
     server_optimizer_fn=tff.learning.optimizers.build_sgdm(1.0),
   )
 
+
+def test_a_stock_process_of_one_full_batch_is_our_fed_avg(stock, fed_avg, inputs):
   def one_batch(examples, seed):
     del seed
     x = tf.cast(examples.x, tf.float32) / 255
@@ -156,3 +164,35 @@ def test_a_stock_process_of_one_full_batch_is_our_fed_avg(keras_model, fed_avg, 
   for a, b in zip(weights, expected.state.variables.model):
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
     assert np.abs(b).max() > 1e-3
+
+
+def test_each_client_of_a_stock_process_makes_its_data_set_by_its_own_seed(stock, inputs):
+  """Examples that are nothing but draws: a step of softmax regression on them all."""
+
+  def draw(number, seed):
+    x = tf.random.stateless_normal([number, 4, 4, 1], seed)
+    return x, tf.random.stateless_uniform([number], seed, maxval=3, dtype=tf.int32)
+
+  def drawn(examples, seed):
+    x, y = draw(tf.shape(examples.y)[0], seed)
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(100)
+
+  adapted = views.from_learning_process(stock, _SPEC, drawn)
+
+  def round_of(seeds):
+    given = [i._replace(seed=np.array(s, np.int32)) for i, s in zip(inputs, seeds)]
+    output = adapted.next(adapted.initialize(), [()] * len(given), given)
+    return adapted.get_model_weights(output.state).trainable
+
+  kernel, bias = stock.get_model_weights(stock.initialize()).trainable
+  one, other = [[k, 7] for k in range(4)], [[7, 1], [1, 7], [0, 7], [0, 0]]
+  for seeds in (one, other):
+    parts = [draw(5 + k, seed) for k, seed in enumerate(seeds)]  # Of 5 to 8 examples.
+    x, y = (np.concatenate(arrays) for arrays in zip(*parts))
+    x = x.reshape(len(y), -1)
+    powers = np.exp(x @ kernel + bias)
+    slope = powers / powers.sum(axis=1, keepdims=True) - np.eye(3)[y]
+    expected = kernel - _RATE * x.T @ slope / len(y), bias - _RATE * slope.mean(axis=0)
+    for a, b in zip(round_of(seeds), expected):
+      np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+  _assert_equal(round_of(one), round_of(one))

@@ -134,10 +134,11 @@ def from_keras(
   )
   traced = _trace(model, keras_model.name, training=True)
   _check_pure(traced, keras_model.name)
-  losses.check_equality(
-    f"The Keras model {keras_model.name!r} or its preprocess",
-    lambda: _concrete(model, training=True),
-  )
+  if preprocess is not functional.scale_pictures or any(map(_is_own, layers)):
+    losses.check_equality(
+      f"The Keras model {keras_model.name!r} or its preprocess",
+      lambda: _concrete(model, training=True),
+    )
   takes_logits = losses.takes_logits(loss)
   if takes_logits and tf.nest.is_nested(given := traced.structured_outputs):
     raise InputError(
@@ -205,6 +206,12 @@ def _check_built(keras_model: tf.keras.Model) -> None:
       f"The Keras model {keras_model.name!r} is not built yet: give it an Input layer "
       "or call model.build((None, ...)) first."
     )
+
+
+def _is_own(layer: tf.keras.layers.Layer) -> bool:
+  """Whether it holds code of the user's."""
+  is_lambda = isinstance(layer, tf.keras.layers.Lambda)
+  return is_lambda or not type(layer).__module__.startswith("keras.")
 
 
 def _check_precision(

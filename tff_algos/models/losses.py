@@ -53,7 +53,13 @@ def check_equality(who: str, trace: Callable[[], Any]) -> None:
     who: Which one.
     trace: Gives it as a concrete function.
   """
-  where = graphs.comparison_by_operator(trace()) if tf.executing_eagerly() else ""
+  if not tf.executing_eagerly():
+    return
+  try:
+    traced = trace()
+  except Exception:  # What works in a graph only is none of these.
+    return
+  where = graphs.comparison_by_operator(traced)
   if where:
     raise InputError(
       f"{who} compares tensors by == or != in {where}, which in TFF's graphs asks "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Optional
 from tff_algos.client_data import ClientDirectory
 from tff_algos.errors import InputError
 from tff_algos.models import keras_exchange
-from tff_algos.models.functional import Model
+from tff_algos.models.functional import FadingCrossEntropy, Model
 from tff_algos.templates.stateful_process import StatefulProcess
 
 if TYPE_CHECKING:
@@ -48,7 +48,9 @@ def of(
 def _of_model(model: Model) -> Mapping[str, str]:
   """The loss, and of a Keras model each layer's class and activation."""
   losses = model.example_losses
-  given = {"loss": str(losses) if dataclasses.is_dataclass(losses) else _name(losses)}
+  # Of others a text may have addresses, which the next process does not have.
+  is_plain = isinstance(losses, FadingCrossEntropy)
+  given = {"loss": str(losses) if is_plain else _name(losses)}
   if model.keras_source is not None:
     layers = keras_exchange.layers_of(model.keras_source.keras_model)
     given["layers"] = str(len(layers))

@@ -162,9 +162,9 @@ def compose_process(
   if unread:
     values = ", ".join(f"{name}={value!r}" for name, value in unread.items())
     warnings.warn(
-      f"{values} of {type(hparams).__name__} changes nothing, as no function of this "
-      "algorithm reads it: give its builder hyper-parameters of its own class, or leave "
-      "it at its default.",
+      f"{values} of {type(hparams).__name__} changes no round, as nothing has read it "
+      "while the process was built: give the builder hyper-parameters of its algorithm's "
+      "own class, or leave it at its default.",
       InputWarning,
       stacklevel=3,
     )

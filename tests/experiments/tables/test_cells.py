@@ -279,7 +279,7 @@ def test_run_with_other_than_the_tasks_defaults_is_refused(
 def test_run_that_was_killed_before_its_end_is_run_again(write_run, tmp_path, capfd):
   """It has all its rounds, but no summary; and one that has only begun has none."""
   settings = Settings(str(tmp_path), cache_dir=str(tmp_path / "cache"))
-  wrong = {"partition": "no_such"}  # Refused at once.
+  wrong = {"clients_per_round": 21}  # More than there are, which is refused at once.
   cell = Cell("a", "fedavg", "digits_cnn", 4, wrong)
   folder = tmp_path / "runs/a/seed0"
   write_run(folder, flags=wrong)
