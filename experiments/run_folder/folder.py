@@ -175,7 +175,7 @@ class RunFolder:
       is_lost = isinstance(error, WorkerLostError) and os.listdir(self.path) != [CONFIG]
       if not is_lost and "first_round" not in sessions_of(self.read() or {})[-1]:
         for entry in os.scandir(self.path):
-          if entry.is_dir():
+          if entry.is_dir(follow_symlinks=False):
             shutil.rmtree(entry.path)
           else:
             os.remove(entry.path)
