@@ -57,7 +57,8 @@ class RecordWriter:
     if self._with_events:
       self._events = tf.summary.create_file_writer(events)
     with durable_files.writing(path):
-      self._csv = open(path, "w", encoding="utf-8", newline="")  # noqa: SIM115 - closed by `close`
+      # Closed by `close`.
+      self._csv = open(path, "w", encoding="utf-8", newline="")  # noqa: SIM115
       csv.writer(self._csv).writerow(self._columns)
       self._csv.flush()  # The first round may take long, and others read the file.
     for record in records:
