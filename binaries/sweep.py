@@ -47,7 +47,8 @@ def main() -> Optional[int]:
 
   try:
     failed = running.run(_make_plan(), quiet=flags.FLAGS.quiet)
-  except StoppedEarlyError:
+  except StoppedEarlyError as stopped:
+    print(stopped, file=sys.stderr)
     return command_line.STOPPED_EARLY
   if failed:
     print(f"Runs that failed, {len(failed)}: {'; '.join(failed)}.", file=sys.stderr)

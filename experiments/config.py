@@ -263,6 +263,11 @@ def make_config(
       f"There is no runtime {config.runtime!r}: choose one of "
       f"{', '.join(runtimes.DESCRIPTIONS)}."
     )
+  if "clients_per_part" in given and config.runtime == "local_worker":
+    raise InputError(
+      "clients_per_part is not for local_worker, where TFF adds up in its own order: "
+      "leave it out, or choose another runtime."
+    )
   if not 0 <= config.loss_epsilon < 1:
     raise InputError(f"loss_epsilon must be in [0, 1); found {config.loss_epsilon:g}.")
   target = config.target_accuracy

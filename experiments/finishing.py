@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import resource
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from experiments.preparation import Prepared
 from experiments.run_folder import reading
 from experiments.run_folder.folder import RunFolder
 from tff_algos.privacy import accounting
+from tff_algos.runtimes import dask_tasks
 from tff_algos.runtimes import runtime as runtimes
 from tff_algos.simulation import client_evaluation, cohorts, loop, records
 
@@ -42,7 +42,8 @@ def finish(
   weights = prepared.process.get_model_weights(result.state).trainable
   best = result.best and result.best.weights
   keras_files.keep(folder, prepared.loaded.model, weights, best)
-  summary["peak_memory_bytes"] = _peak_memory() + runtime.worker_peak_memory()
+  own = dask_tasks.peak_memory()
+  summary["peak_memory_bytes"] = own + runtime.worker_peak_memory()
   records.write_json(folder.file(records.SUMMARY), summary)
   note = f" ({prepared.loaded.note})" if prepared.loaded.note else ""
   title = f"{config.algorithm} on {config.task}{note}"
@@ -80,10 +81,6 @@ def _privacy(
     "delta": mechanism.delta,
     "most_participations": most,
   }
-
-
-def _peak_memory() -> int:
-  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _print_end(result: loop.Result, config: Config) -> None:

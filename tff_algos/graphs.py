@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import dis
 import re
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
+
+from tff_algos.errors import InputError
 
 if TYPE_CHECKING:
   import tensorflow as tf
@@ -11,7 +18,9 @@ if TYPE_CHECKING:
 _DRAWING = re.compile(r"(?!Stateless).*(Random|TruncatedNormal|Multinomial|PyFunc)")
 #: Operations whose results are probabilities.
 NOT_LOGITS = ("Softmax", "Sigmoid")
-_LIBRARY = re.compile(r"[/\\](tensorflow|keras)[/\\]")
+_LIBRARY = re.compile(r"[/\\](tensorflow|tensorflow_federated|keras)[/\\]")
+# Whose holder alone replaces tensors' comparison, which is there for all threads.
+_REPLACING = threading.RLock()
 # These keep the values of their input.
 _KEEP_VALUES = ("Identity", "Reshape", "Cast")
 
@@ -24,27 +33,48 @@ def drawing_operations(graph: tf.compat.v1.GraphDef) -> list[str]:
   return sorted(filter(_DRAWING.match, operations))
 
 
-def comparison_by_operator(traced: Any) -> str:
-  """Where a function that was traced as in eager mode compares tensors by `==` or `!=`.
+@contextlib.contextmanager
+def refusing_equality(who: str) -> Iterator[None]:
+  """Refuses what is called meanwhile, in this thread, if it compares tensors by `==`.
 
-  There these compare values; in a graph as TFF's they ask for the same Python object.
+  In graphs as TFF's, `==` and `!=` ask for the same Python object. Comparisons by `in`
+  and the like, and TensorFlow's and Keras's own, ask for just that, and are left alone.
 
   Args:
-    traced: The concrete function.
+    who: What is called, for messages.
 
-  Returns:
-    The file and the line, such as "/home/me/own.py, line 12"; "" where it does not, or
-    inside of a loop or a branch only.
+  Raises:
+    InputError: It compares a tensor by `==` or `!=`; the message says in which line.
   """
-  for operation in traced.graph.get_operations():
-    by_operator = False
-    for frame in reversed(operation.traceback):
-      if not _LIBRARY.search(frame.filename):
-        if by_operator:
-          return f"{frame.filename}, line {frame.lineno}"
-        break
-      by_operator |= frame.name in ("tensor_equals", "tensor_not_equals")
-  return ""
+  import tensorflow as tf
+
+  here = threading.get_ident()
+
+  def refusing(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def compare_or_refuse(tensor: tf.Tensor, other: Any) -> Any:
+      asking = sys._getframe(1)
+      code = asking.f_code
+      by_operator = dis.opname[code.co_code[asking.f_lasti]] == "COMPARE_OP"
+      is_own = by_operator and not _LIBRARY.search(code.co_filename)
+      if other is None or isinstance(other, str) or not is_own:
+        return compare(tensor, other)
+      if threading.get_ident() != here:
+        return compare(tensor, other)
+      raise InputError(
+        f"{who} compares tensors by == or != in {code.co_filename}, line "
+        f"{asking.f_lineno}, which in TFF's graphs asks whether they are the same "
+        "object: use tf.equal or tf.not_equal."
+      )
+
+    return compare_or_refuse
+
+  with _REPLACING:
+    before = tf.Tensor.__eq__, tf.Tensor.__ne__
+    tf.Tensor.__eq__, tf.Tensor.__ne__ = map(refusing, before)
+    try:
+      yield
+    finally:
+      tf.Tensor.__eq__, tf.Tensor.__ne__ = before
 
 
 def last_operation(output: tf.Tensor) -> str:

@@ -258,7 +258,10 @@ def run_cells(
 
 
 class StoppedEarlyError(Exception):
-  """A signal has stopped the program that does a run; the same command goes on."""
+  """A signal has stopped the program that does a run."""
+
+  def __str__(self) -> str:
+    return "stopped early: the same command goes on with what is left"
 
 
 def run_program(command: Sequence[str]) -> int:

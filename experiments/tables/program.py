@@ -108,7 +108,8 @@ def start(
       _read_runs(settings)  # Without any it ends here, before a table is written.
     try:
       failed = make(chosen, settings, run=flags.FLAGS.run)
-    except StoppedEarlyError:
+    except StoppedEarlyError as stopped:
+      print(stopped, file=sys.stderr)
       return command_line.STOPPED_EARLY
     if flags.FLAGS.report:
       print(write_report(paper, settings))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Optional
 
 from tasks.rows.parts import local_sgd, network
 from tasks.task import Task
+from tff_algos.errors import InputError
 
 if TYPE_CHECKING:
   from tasks.datasets.dataset import Dataset
@@ -14,7 +15,12 @@ if TYPE_CHECKING:
 def _load(data_dir: Optional[str], cache_dir: str) -> Dataset:
   from tasks.datasets import digits
 
-  del data_dir, cache_dir
+  del cache_dir
+  if data_dir is not None:
+    raise InputError(
+      "digits_cnn comes with scikit-learn and reads no data_dir: leave it out, or choose "
+      "the task whose data are there."
+    )
   return digits.load()
 
 

@@ -40,6 +40,7 @@ def swept(fork_program, tmp_path_factory):
 def test_a_stopped_sweep_goes_on_by_the_same_command(swept):
   folder, stopped, held, done, again = swept
   assert stopped.status == 75, stopped
+  assert stopped.err.endswith("the same command goes on with what is left\n")
   first, *others = (f"fedavg_learning_rate={r}/seed{s}" for r in _RATES for s in (4, 7))
   assert f"runs/{first}/metrics.csv" in held and "table.md" in held
   assert not [run for run in others if f"runs/{run}" in held]

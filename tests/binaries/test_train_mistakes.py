@@ -115,6 +115,11 @@ _MISTAKES = {
   ),
   "norm limit of less than the median": (["--norm_limit=1"], ["norm_limit", "above 1"]),
   "parts of no clients": (["--clients_per_part=0"], ["clients_per_part", "at least 1"]),
+  "parts where TFF adds up": (
+    ["--clients_per_part=2", "--runtime=local_worker"],
+    ["clients_per_part is not for local_worker"],
+  ),
+  "files for a task without any": (["--data_dir=."], ["digits_cnn", "no data_dir"]),
   "unknown split": (["--partition=dirichle"], ["dirichle", "dirichlet"]),
   "split without its parameter": (["--partition=dirichlet"], ["beta"]),
   "word in a split": (["--partition=dirichlet:beta=x"], ["beta"]),

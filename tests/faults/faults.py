@@ -754,6 +754,13 @@ FAULTS = (
     ("tests/simulation/test_origin.py",),
   ),
   Fault(
+    "origin: numbers of layers are not told apart",
+    f"{_SIMULATION}origin.py",
+    'given[f"numbers of layer {place}"] = _numbers(layer)',
+    "pass",
+    ("tests/simulation/test_origin.py",),
+  ),
+  Fault(
     "origin: activations are not told apart",
     f"{_SIMULATION}origin.py",
     'getattr(layer, "activation", None)',
@@ -777,9 +784,23 @@ FAULTS = (
   Fault(
     "losses: == of tensors is taken",
     "tff_algos/graphs.py",
-    'by_operator |= frame.name in ("tensor_equals", "tensor_not_equals")',
-    "pass",
+    'by_operator = dis.opname[code.co_code[asking.f_lasti]] == "COMPARE_OP"',
+    "by_operator = False",
     _of("models/test_losses.py", "by_operator"),
+  ),
+  Fault(
+    "own functions: == of tensors is taken",
+    "tff_algos/templates/exchange.py",
+    'with graphs.refusing_equality("client_update"):',
+    "if True:",
+    _of("templates/test_own_functions.py", "comparison"),
+  ),
+  Fault(
+    "own functions: identity is taken for ==",
+    "tff_algos/graphs.py",
+    'by_operator = dis.opname[code.co_code[asking.f_lasti]] == "COMPARE_OP"',
+    "by_operator = True",
+    _of("templates/test_own_functions.py", "comparison"),
   ),
   Fault(
     "trackers: one that fails ends the run",

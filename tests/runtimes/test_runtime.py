@@ -17,6 +17,7 @@ import time
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos import errors
@@ -370,6 +371,11 @@ def test_workers_end_where_ctrl_c_is_ignored(tmp_path, name):
   assert result == 2 and _ends(worker)
 
 
+@tff.tensorflow.computation(tff.SequenceType(np.int64))
+def _last(numbers):
+  return numbers.reduce(np.int64(0), lambda x, y: y)
+
+
 def test_worker_runs_and_ends_with_its_runtime(tmp_path):
   log = str(tmp_path / "worker.log")
   with runtime.create_runtime("local_worker", worker_log=log) as running:
@@ -377,6 +383,9 @@ def test_worker_runs_and_ends_with_its_runtime(tmp_path):
     (worker,) = _own_workers()
     assert str(log) in running.notice and "without a password" in running.notice
     assert running.worker_peak_memory() > 1_000_000
+    with pytest.raises(ValueError, match="leave out its repeat"):
+      _last(tf.data.Dataset.range(3).repeat())
+    assert _last(tf.data.Dataset.range(3)) == 2
   assert _ends(worker)
   assert os.path.exists(log)
 

@@ -55,6 +55,15 @@ def test_epsilon_of_a_loss_counts(federation):
   assert of(1e-12) == of(1e-12)
 
 
+def test_numbers_of_a_loss_of_kerass_count(federation):
+  def of(delta):
+    losses = tf.keras.losses.Huber(delta, reduction="none")
+    return origin._of_model(dataclasses.replace(federation.model, example_losses=losses))
+
+  assert _differing(of(1.0), of(2.0)) == {"numbers of the loss"}
+  assert not _differing(of(1.0), of(1.0))
+
+
 def test_loss_of_ones_own_has_no_address_in_its_text(federation):
   @dataclasses.dataclass
   class Own:
@@ -82,6 +91,9 @@ def test_layers_of_a_keras_model_are_told_apart():
   changed = of(tf.keras.layers.Dense(3, activation="tanh"))
   (name,) = _differing(first, changed)
   assert (first[name], changed[name]) == ("Dense relu", "Dense tanh")
+  dropout, more = (of(tf.keras.layers.Dropout(rate)) for rate in (0.1, 0.2))
+  (name,) = _differing(dropout, more)
+  assert "rate=0.1" in dropout[name] and "rate=0.2" in more[name]
   longer = of(tf.keras.layers.Dense(3, activation="relu"), tf.keras.layers.Dropout(0.1))
   assert (first["layers"], longer["layers"]) == ("4", "5")  # With model and inputs.
   assert np.all([isinstance(text, str) for text in longer.values()])

@@ -12,6 +12,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_algos
+from tff_algos.errors import InputError
 from tff_algos.templates.process_types import ProcessTypeError
 
 
@@ -163,6 +164,52 @@ def test_mistake_is_one_sentence(mistake):
   with pytest.raises(ProcessTypeError, match=said) as caught:
     _compose(**options)
   assert "\n" not in str(caught.value)
+
+
+def _in_a_loop(result):
+  tf.while_loop(lambda i: i < 3, lambda i: (tf.where(i != 1, i + 1, i + 2),), (0,))
+  return result
+
+
+def _in_a_condition(result):
+  return result if result.weight["model"] == 1.0 else None
+
+
+def _between_tensors(variables, *others):
+  return variables if variables.model[0] != tf.zeros([2, 3]) else None
+
+
+@pytest.mark.parametrize(
+  "where, behind, options",
+  [
+    ("client_update", _in_a_loop, dict(change=_in_a_loop)),
+    ("client_update", _in_a_condition, dict(change=_in_a_condition)),
+    ("server_update", _between_tensors, dict(server=_between_tensors)),
+    (
+      "distribute",
+      _between_tensors,
+      dict(rounds=tff_algos.Round(lambda r, c, e, s, h: None, _moved, _between_tensors)),
+    ),
+  ],
+)
+def test_comparison_of_objects_in_place_of_values_is_refused(where, behind, options):
+  """It would be the same answer in each round, whatever the values are."""
+  line = behind.__code__.co_firstlineno + 1
+  said = rf"^{where} compares tensors .*test_own_functions\.py, line {line}, "
+  with pytest.raises(InputError, match=said):
+    _compose(**options)
+  assert bool(tf.constant(1) == 1) and not bool(tf.constant(1) != 1)  # As before.
+
+
+def test_comparison_by_identity_is_taken():
+  """It is what `in` and None are for, in a graph as elsewhere."""
+
+  def change(result):
+    weight = result.weight["model"]
+    assert weight in [tf.constant(2.0), weight] and weight != None  # noqa: E711
+    return result
+
+  _compose(change=change)
 
 
 def test_without_a_mistake_it_is_a_process():

@@ -134,11 +134,6 @@ def from_keras(
   )
   traced = _trace(model, keras_model.name, training=True)
   _check_pure(traced, keras_model.name)
-  if preprocess is not functional.scale_pictures or any(map(_is_own, layers)):
-    losses.check_equality(
-      f"The Keras model {keras_model.name!r} or its preprocess",
-      lambda: _concrete(model, training=True),
-    )
   takes_logits = losses.takes_logits(loss)
   if takes_logits and tf.nest.is_nested(given := traced.structured_outputs):
     raise InputError(
@@ -208,12 +203,6 @@ def _check_built(keras_model: tf.keras.Model) -> None:
     )
 
 
-def _is_own(layer: tf.keras.layers.Layer) -> bool:
-  """Whether it holds code of the user's."""
-  is_lambda = isinstance(layer, tf.keras.layers.Lambda)
-  return is_lambda or not type(layer).__module__.startswith("keras.")
-
-
 def _check_precision(
   name: str, layers: keras_exchange.Layers, trainable: Sequence[tf.Variable]
 ) -> None:
@@ -245,25 +234,21 @@ def _initializer_of(module: tf.keras.layers.Layer, name: str) -> Any:
   return None
 
 
-def _concrete(model: functional.Model, *, training: bool) -> Any:
-  """The forward pass as a concrete function."""
+def _trace(model: functional.Model, name: str, *, training: bool) -> Any:
+  """The forward pass as a concrete function, in a graph as TFF's are."""
 
   def forward(weights: functional.Weights, x: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    return model.predict(weights, model.preprocess(x), training, seed)
+    with graphs.refusing_equality(f"The Keras model {name!r} or its preprocess"):
+      return model.predict(weights, model.preprocess(x), training, seed)
 
   spec = model.example_spec.x
-  return tf.function(forward, autograph=False).get_concrete_function(
-    model.weight_specs,
-    tf.TensorSpec([None, *spec.shape], spec.dtype),
-    tf.TensorSpec([2], tf.int32),
-  )
-
-
-def _trace(model: functional.Model, name: str, *, training: bool) -> Any:
-  """The forward pass in a graph as TFF's are."""
   try:
     with tf.Graph().as_default():
-      return _concrete(model, training=training)
+      return tf.function(forward, autograph=False).get_concrete_function(
+        model.weight_specs,
+        tf.TensorSpec([None, *spec.shape], spec.dtype),
+        tf.TensorSpec([2], tf.int32),
+      )
   except AttributeError as error:
     if "assign" not in str(error):
       raise
@@ -272,6 +257,8 @@ def _trace(model: functional.Model, name: str, *, training: bool) -> Any:
       "cannot be averaged over clients: use layers without moving statistics."
     ) from error
   except (ValueError, TypeError) as error:
+    if isinstance(error, InputError):
+      raise
     raise InputError(
       f"The Keras model {name!r} does not take examples of shape "
       f"{tuple(model.example_spec.x.shape)}: {first_line(error)}"

@@ -7,7 +7,6 @@ small or too large, and would be evaluated to other means.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -46,27 +45,6 @@ def one_each(
   return value
 
 
-def check_equality(who: str, trace: Callable[[], Any]) -> None:
-  """Raises `InputError` for a function that compares tensors by `==` or `!=`.
-
-  Args:
-    who: Which one.
-    trace: Gives it as a concrete function.
-  """
-  if not tf.executing_eagerly():
-    return
-  try:
-    traced = trace()
-  except Exception:  # What works in a graph only is none of these.
-    return
-  where = graphs.comparison_by_operator(traced)
-  if where:
-    raise InputError(
-      f"{who} compares tensors by == or != in {where}, which in TFF's graphs asks "
-      "whether they are the same object: use tf.equal or tf.not_equal."
-    )
-
-
 def check(model: functional.Model, predictions: Any) -> None:
   """Looks whether the loss takes the labels of the examples, and what it makes of them.
 
@@ -91,13 +69,9 @@ def check(model: functional.Model, predictions: Any) -> None:
     lambda v: tf.TensorSpec(v.shape, v.dtype), predictions
   )
 
-  def trace() -> tf.types.experimental.ConcreteFunction:
-    return tf.function(loss, autograph=False).get_concrete_function(y, predicted)
-
   try:
-    with tf.Graph().as_default():
-      traced = trace()
-    check_equality("The loss", trace)
+    with tf.Graph().as_default(), graphs.refusing_equality("The loss"):
+      traced = tf.function(loss, autograph=False).get_concrete_function(y, predicted)
   except (ValueError, TypeError) as error:
     if isinstance(error, InputError):
       raise

@@ -16,10 +16,11 @@ from typing import Any, Optional
 
 import grpc
 import portpicker
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.errors import WorkerLostError
-from tff_algos.runtimes import child_process, compiler
+from tff_algos.runtimes import child_process, compiler, values
 
 _BINARY = child_process.worker_binary()
 CHANNEL_OPTIONS = [
@@ -77,6 +78,14 @@ class Worker:
     child_process.stop(self._process)
 
 
+def _transform_args(args: Any) -> Any:
+  """As TFF's, which reads each data set to its end."""
+  for value in tf.nest.flatten(args):
+    if isinstance(value, tf.data.Dataset):
+      values.check_ends(value)
+  return tff.tensorflow.transform_args(args)
+
+
 class LocalWorker:
   """Keeps one worker alive, restarting it a bounded number of times."""
 
@@ -113,7 +122,7 @@ class LocalWorker:
     self.context = tff.framework.SyncExecutionContext(
       executor_fn=factory,
       compiler_fn=compiler.to_native,
-      transform_args=tff.tensorflow.transform_args,
+      transform_args=_transform_args,
       transform_result=tff.tensorflow.transform_result,
     )
 

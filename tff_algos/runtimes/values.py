@@ -106,12 +106,17 @@ def _variant(value: Any, t: tff.SequenceType, wanted: list[tf.TensorSpec]) -> An
       "map it to these, or build the computation for its element_spec, as over_datasets "
       "can."
     )
-  if int(value.cardinality()) == tf.data.INFINITE_CARDINALITY:
+  check_ends(value)
+  return tf.data.experimental.to_variant(value)
+
+
+def check_ends(dataset: tf.data.Dataset) -> None:
+  """Raises `InputError` for a data set without an end."""
+  if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
     raise InputError(
       "A data set without an end was given, with which no round would end: leave out its "
       "repeat(), or take(n) of it."
     )
-  return tf.data.experimental.to_variant(value)
 
 
 def _is_like(wanted: tf.TensorSpec, found: Any) -> bool:

@@ -46,11 +46,12 @@ def of(
 
 
 def _of_model(model: Model) -> Mapping[str, str]:
-  """The loss, and of a Keras model each layer's class and activation."""
+  """The loss, and of a Keras model each layer's class, activation and numbers."""
   losses = model.example_losses
   # Of others a text may have addresses, which the next process does not have.
   is_plain = isinstance(losses, FadingCrossEntropy)
   given = {"loss": str(losses) if is_plain else _name(losses)}
+  given["numbers of the loss"] = _numbers(losses)
   if model.keras_source is not None:
     layers = keras_exchange.layers_of(model.keras_source.keras_model)
     given["layers"] = str(len(layers))
@@ -58,12 +59,23 @@ def _of_model(model: Model) -> Mapping[str, str]:
       activation = getattr(layer, "activation", None)
       named = [_name(part) for part in (layer, activation) if part is not None]
       given[f"layer {place}"] = " ".join(named)
+      given[f"numbers of layer {place}"] = _numbers(layer)
   return given
 
 
 def _name(part: Any) -> str:
   """Of a function or of an object's class, which are the same in another process."""
   return str(getattr(part, "__qualname__", type(part).__qualname__))
+
+
+def _numbers(part: Any) -> str:
+  """Of Keras's objects what decides as much, such as a rate of dropout."""
+  try:
+    config = part.get_config()
+  except Exception:  # It is none of Keras's, or its author has not thought of this.
+    return ""
+  numbers = ((n, v) for n, v in sorted(config.items()) if isinstance(v, (int, float)))
+  return ", ".join(f"{name}={value}" for name, value in numbers)
 
 
 def check(origin: Origin, found: Optional[Origin], folder: str) -> None:

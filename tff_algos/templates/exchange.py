@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos import client_data, hyper_parameters
+from tff_algos import client_data, graphs, hyper_parameters
 from tff_algos.templates import (
   client_readings,
   client_results,
@@ -48,9 +48,9 @@ class Exchange:
 
     @tff.tensorflow.computation(tff.to_type(known_type))
     def send(known: Mapping[str, Any]) -> Mapping[str, Any]:
-      sent = OrderedDict(
-        parts=kind.distribute(known["variables"]), hparams=known["hparams"]
-      )
+      with graphs.refusing_equality("distribute"):
+        parts = kind.distribute(known["variables"])
+      sent = OrderedDict(parts=parts, hparams=known["hparams"])
       if own.memories:
         sent["round_num"] = known["round_num"] + 1
       if self._norm_part:
@@ -108,7 +108,8 @@ class Exchange:
       h = hyper_parameters.with_values(own.hparams, received["hparams"])
       parts = own_functions.Named([*received["parts"].items(), *dict(estimates).items()])
       before = client_state.own if own.memories else client_state
-      result = client_update(parts, before, examples, seed, h)
+      with graphs.refusing_equality("client_update"):
+        result = client_update(parts, before, examples, seed, h)
       own_functions.check_client_result(result)
       own_functions.check_draws_nothing("client_update", "its seed")
       num_examples = tf.shape(examples.y)[0]
@@ -290,9 +291,9 @@ class Exchange:
           changes[part] = tf.nest.map_structure(tf.subtract, aggregate[part], sent)
         else:
           changes[part] = aggregate[part]
-      variables = kind.server_update(
-        state.variables, changes, tf.cast(num_clients, tf.float32), h
-      )
+      count = tf.cast(num_clients, tf.float32)
+      with graphs.refusing_equality("server_update"):
+        variables = kind.server_update(state.variables, changes, count, h)
       own_functions.check_variables(variables, state.variables)
       own_functions.check_draws_nothing("server_update", "a seed that its extra holds")
       variables = _if_any(num_clients, variables, state.variables)
