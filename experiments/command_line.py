@@ -95,6 +95,19 @@ def given_flags(names: Sequence[str]) -> dict[str, object]:
 
 def check_folder(name: str, folder: str) -> None:
   """Raises `InputError` if the folder neither is there nor can be made locally."""
+  there = check_place(name, folder)
+  if not os.access(there, os.W_OK):
+    raise InputError(
+      f"{folder} cannot be the {name}: {there} is not a folder that can be written to."
+    )
+
+
+def check_place(name: str, folder: str) -> str:
+  """`check_folder` of one that may do without being written to, as what is prepared.
+
+  Returns:
+    The folder that is there: itself, or the nearest above it.
+  """
   if not folder:
     raise InputError(f"{name} is empty: name a folder.")
   if "://" in folder:
@@ -102,10 +115,9 @@ def check_folder(name: str, folder: str) -> None:
   there = os.path.abspath(folder)
   while not os.path.exists(there):
     there = os.path.dirname(there)
-  if not os.path.isdir(there) or not os.access(there, os.W_OK):
-    raise InputError(
-      f"{folder} cannot be the {name}: {there} is not a folder that can be written to."
-    )
+  if not os.path.isdir(there):
+    raise InputError(f"{folder} cannot be the {name}: {there} is not a folder.")
+  return there
 
 
 def check_folder_of(name: str, path: str) -> None:

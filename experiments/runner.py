@@ -32,6 +32,7 @@ from tff_algos.simulation import (
 
 Watcher = Callable[[loop.RoundStart], None]
 
+_WORKER_LOG = "worker.log"
 # Headings of what watches a run, and the program that goes on with it.
 _WATCHED_BY = {"forgetting": "forgetting.py"}
 
@@ -84,7 +85,8 @@ def run(
     _refuse_to_lose(folder, config, resume)
     is_new = folder.read() is None
     if is_new:
-      stack.enter_context(folder.begun(manifest))
+      own = (reading.PARTITION, records.METRICS, records.EVENTS)
+      stack.enter_context(folder.begun(manifest, (*own, trackers.IDS, _WORKER_LOG)))
     is_worker = config.runtime == "local_worker"
     runtime = stack.enter_context(
       runtimes.create_runtime(
@@ -93,7 +95,7 @@ def run(
         devices=config.devices,
         # Also local_worker may go on with a run that has parts.
         clients_per_part=None if is_worker else config.clients_per_part,
-        worker_log=folder.file("worker.log") if is_worker else None,
+        worker_log=folder.file(_WORKER_LOG) if is_worker else None,
         workers=config.workers,
         scheduler=config.scheduler,
         tls=tls,
@@ -298,11 +300,14 @@ def _train(
   def on_start(done: list[loop.Record]) -> None:
     tracked.start(done)
     begin()
-    folder.note(first_round=len(done) + 1, last_round=None)
+    if done:
+      folder.note(first_round=len(done) + 1, last_round=None)
     writer.start(done)
     progress.start(len(done))
 
   def on_round(record: loop.Record) -> None:
+    if record["round"] == 1:  # Not before it is known that there can be one.
+      folder.note(first_round=1, last_round=None)
     writer.write(record)
     tracked.write(record)
     progress.update(record)

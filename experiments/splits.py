@@ -52,7 +52,7 @@ def run(request: Request) -> None:
   folder = RunFolder(request.out, flag="--out")
   command_line.check_folder("out", folder.path)
   cache_dir = os.path.expanduser(request.cache_dir)
-  command_line.check_folder("cache_dir", cache_dir)
+  command_line.check_place("cache_dir", cache_dir)
   task = tasks_registry.get(request.task)
   given = task.partition if request.partitions is None else request.partitions
   specs = list(dict.fromkeys(spec.strip() for spec in given.split(";")))

@@ -143,7 +143,11 @@ class Tracked:
         title = os.path.basename(os.path.abspath(self._folder.path))
         try:
           tracker: Tracker = _TRACKERS[name]()
-          known[name] = tracker.start(title, self._manifest, known.get(name))
+          try:
+            known[name] = tracker.start(title, self._manifest, known.get(name))
+          except Exception:
+            _give_up(tracker)
+            raise
         except Exception as error:
           raise InputError(
             f"--tracker={name} begins no run ({_said(error)}): see to what {name} is "
@@ -168,7 +172,7 @@ class Tracked:
       try:
         self._open[name].write(values, record["round"])
       except Exception as error:
-        del self._open[name]
+        _give_up(self._open.pop(name))
         _warn(name, f"round {record['round']}", error)
 
   def end(self, summary: Optional[Mapping[str, Any]]) -> None:
@@ -179,6 +183,7 @@ class Tracked:
       try:
         tracker.end(summary, [path for path in paths if os.path.exists(path)])
       except Exception as error:
+        _give_up(tracker)
         _warn(name, "the end", error)
 
 
@@ -190,6 +195,12 @@ def track(folder: RunFolder, manifest: Mapping[str, Any]) -> Iterator[Tracked]:
     yield tracked
   finally:
     tracked.end(None)
+
+
+def _give_up(tracker: Tracker) -> None:
+  """Ends what may have begun; else the process's next run would be taken for this one."""
+  with contextlib.suppress(Exception):
+    tracker.end(None, [])
 
 
 def _warn(name: str, what: str, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""A user's own algorithms: all but the first four have something wrong with them."""
+"""A user's own algorithms: all but the first five have something wrong with them."""
 
 from __future__ import annotations
 
@@ -91,6 +91,38 @@ def build_stock(model, hparams=GoodHparams()):
     return tf.data.Dataset.from_tensor_slices((examples.x, examples.y)).batch(5)
 
   return tff_algos.from_learning_process(stock, spec, batches)
+
+
+class _WithVariable(tff.aggregators.UnweightedAggregationFactory):
+  """The mean, by way of a variable, which in_process does not take."""
+
+  def create(self, value_type):
+    @tff.tensorflow.computation(value_type)
+    def keep(value):
+      kept = tf.Variable(0.0)
+      with tf.control_dependencies([kept.assign_add(1.0)]):
+        return tf.nest.map_structure(tf.identity, value)
+
+    @tff.federated_computation
+    def initialize():
+      return tff.federated_value((), tff.SERVER)
+
+    @tff.federated_computation(
+      initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
+    )
+    def next_fn(state, values):
+      mean = tff.federated_map(keep, tff.federated_mean(values))
+      nothing = tff.federated_value((), tff.SERVER)
+      return tff.templates.MeasuredProcessOutput(state, mean, nothing)
+
+    return tff.templates.AggregationProcess(initialize, next_fn)
+
+
+def build_with_variable(model, hparams=GoodHparams()):
+  """FedAvg by an aggregator that local_worker alone runs."""
+  return tff_algos.build_fed_avg(
+    model, tff_algos.FedAvgHparams(), model_aggregator=_WithVariable()
+  )
 
 
 two = (good, good._replace(name="again"))

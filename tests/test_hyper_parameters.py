@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
+import pickle
+import sys
 import typing
 from typing import Optional
 
@@ -164,7 +167,8 @@ def test_numpy_numbers_of_another_type_are_refused():
 
 def test_infinity_is_none_where_that_is_allowed():
   assert Example(size=math.inf, clip=math.inf) == Example(size=None, clip=None)
-  assert "found inf" in _refuses(InputError, rate=math.inf)
+  said = "rate must be a finite number, > 0; found inf."
+  assert said in _refuses(InputError, rate=math.inf)
   assert "found inf" in _refuses(TypeError, count=math.inf)
   assert "ndarray" in _refuses(TypeError, clip=np.array([1.0, 2.0]))
 
@@ -222,6 +226,47 @@ def test_values_that_nothing_has_read_are_those_that_were_given():
   assert changed.rate is not None
   assert hyper_parameters.unread_values(hparams) == {"share": 0.25}
   assert list(hyper_parameters.unread_values(Example(count=4))) == ["count"]
+
+
+def test_who_has_not_been_told_who_reads_it_has_no_unread_values():
+  hparams = Example(count=4)
+  for other in (copy.copy(hparams), copy.deepcopy(hparams), _pickled(hparams)):
+    assert other == hparams
+    assert not hyper_parameters.unread_values(other)
+
+  @dataclasses.dataclass(frozen=True)
+  class Unchecked(Example):
+    def __post_init__(self):
+      pass
+
+  assert not hyper_parameters.unread_values(Unchecked(count=4))
+
+
+def _pickled(value):
+  return pickle.loads(pickle.dumps(value))
+
+
+def test_the_fields_alone_are_what_vars_has():
+  assert vars(Example(count=4)) == dataclasses.asdict(Example(count=4))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 10), reason="Python 3.9 has no such classes.")
+def test_class_with_slots():
+  more = {"slots": True}  # Which Python 3.9 does not take.
+
+  @dataclasses.dataclass(frozen=True, **more)
+  class Slotted(hyper_parameters.HyperParameters):
+    epochs: int = hyper_parameters.hparam(1, "Epochs.", source="convention")
+    rate: float = hyper_parameters.hparam(
+      0.1, "A rate.", source="convention", tunable=True
+    )
+
+  hparams = Slotted(epochs=2)
+  assert hyper_parameters.tunable_values(hparams) == {"rate": 0.1}
+  assert hyper_parameters.unread_values(hparams) == {"epochs": 2}
+  changed = hyper_parameters.with_values(hparams, {"rate": 0.5})
+  assert (changed.epochs, changed.rate, hparams.rate) == (2, 0.5, 0.1)
+  assert not hyper_parameters.unread_values(hparams)
 
 
 # --- Tunable ones -------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dis
+import os
 import re
 import sys
 import threading
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 _DRAWING = re.compile(r"(?!Stateless).*(Random|TruncatedNormal|Multinomial|PyFunc)")
 #: Operations whose results are probabilities.
 NOT_LOGITS = ("Softmax", "Sigmoid")
-_LIBRARY = re.compile(r"[/\\](tensorflow|tensorflow_federated|keras)[/\\]")
 # Whose holder alone replaces tensors' comparison, which is there for all threads.
 _REPLACING = threading.RLock()
 # These keep the values of their input.
@@ -47,24 +47,33 @@ def refusing_equality(who: str) -> Iterator[None]:
     InputError: It compares a tensor by `==` or `!=`; the message says in which line.
   """
   import tensorflow as tf
+  import tensorflow_federated as tff
 
   here = threading.get_ident()
+  refused: list[InputError] = []
+  keras = sys.modules[tf.keras.layers.Layer.__module__.partition(".")[0]]
+  theirs = tuple(os.path.dirname(str(p.__file__)) + os.sep for p in (tf, tff, keras))
 
   def refusing(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     def compare_or_refuse(tensor: tf.Tensor, other: Any) -> Any:
       asking = sys._getframe(1)
       code = asking.f_code
       by_operator = dis.opname[code.co_code[asking.f_lasti]] == "COMPARE_OP"
-      is_own = by_operator and not _LIBRARY.search(code.co_filename)
+      is_own = by_operator and not code.co_filename.startswith(theirs)
       if other is None or isinstance(other, str) or not is_own:
         return compare(tensor, other)
       if threading.get_ident() != here:
         return compare(tensor, other)
-      raise InputError(
-        f"{who} compares tensors by == or != in {code.co_filename}, line "
-        f"{asking.f_lineno}, which in TFF's graphs asks whether they are the same "
-        "object: use tf.equal or tf.not_equal."
+      where = f"{code.co_filename}, line {asking.f_lineno}"
+      if "__autograph_generated_file" in code.co_filename:  # Its lines are no user's.
+        where = f"the tf.function {code.co_name.removeprefix('tf__')}"
+      refused.append(
+        InputError(
+          f"{who} compares tensors by == or != in {where}, which in TFF's graphs asks "
+          "whether they are the same object: use tf.equal or tf.not_equal."
+        )
       )
+      raise refused[0]
 
     return compare_or_refuse
 
@@ -73,6 +82,10 @@ def refusing_equality(who: str) -> Iterator[None]:
     tf.Tensor.__eq__, tf.Tensor.__ne__ = map(refusing, before)
     try:
       yield
+    except Exception:
+      if refused:  # Without the pages that Keras and AutoGraph would add.
+        raise refused[0] from None
+      raise
     finally:
       tf.Tensor.__eq__, tf.Tensor.__ne__ = before
 

@@ -96,20 +96,32 @@ class HyperParameters:
       field was not made by `hparam`, or is asked for and is not there.
   """
 
+  # Apart from the fields: whoever asks for `vars` is to find these alone.
+  __slots__ = ("_read",)
+
   def __post_init__(self) -> None:
     check_fields(type(self))
     for field in dataclasses.fields(self):
       value = _as_type_of(field, getattr(self, field.name))
       object.__setattr__(self, field.name, value)
       _check_range(field, value)
-    # Of copies too, which `with_values` hands to an algorithm's functions.
     object.__setattr__(self, "_read", set())
 
   def __getattribute__(self, name: str) -> Any:
     value = super().__getattribute__(name)
-    if not name.startswith("_"):
-      vars(self).get("_read", set()).add(name)
+    if not name.startswith("_") and (read := getattr(self, "_read", None)) is not None:
+      read.add(name)
     return value
+
+  # For copies and pickles, of which nobody has read anything.
+  def __getstate__(self) -> dict[str, Any]:
+    names = [field.name for field in dataclasses.fields(self)]
+    fields = {name: object.__getattribute__(self, name) for name in names}
+    return {**getattr(self, "__dict__", {}), **fields}
+
+  def __setstate__(self, state: Mapping[str, Any]) -> None:
+    for name, value in state.items():
+      object.__setattr__(self, name, value)
 
   # Only asked for what there is not.
   def __getattr__(self, name: str) -> Any:
@@ -168,31 +180,39 @@ def _check_range(field: dataclasses.Field[Any], value: Any) -> None:
     if fits and meta["high"] is not None:
       fits = value <= meta["high"]
   if not fits:
-    raise InputError(f"{field.name} must be {range_text(field)}; found {value!r}.")
+    is_infinite = isinstance(value, float) and not math.isfinite(value)
+    wanted = f"a finite number, {range_text(field)}" if is_infinite else range_text(field)
+    raise InputError(f"{field.name} must be {wanted}; found {value!r}.")
 
 
 def tunable_values(hparams: HyperParameters) -> OrderedDict[str, float]:
   """The tunable fields by name, in the order of the dataclass."""
   return OrderedDict(
-    (f.name, vars(hparams)[f.name])
+    (f.name, object.__getattribute__(hparams, f.name))
     for f in dataclasses.fields(hparams)
     if f.metadata["tunable"]
   )
 
 
 def unread_values(hparams: HyperParameters) -> OrderedDict[str, Any]:
-  """The fields that are not at their defaults, and that nothing has read so far."""
-  values = vars(hparams)
-  return OrderedDict(
-    (f.name, values[f.name])
-    for f in dataclasses.fields(hparams)
-    if values[f.name] != f.default and f.name not in values.get("_read", ())
-  )
+  """The fields that are not at their defaults, and that nothing has read so far.
+
+  None of what has not been told who reads it: a copy, or one whose class has a
+  `__post_init__` without this one's.
+  """
+  read = getattr(hparams, "_read", None)
+  if read is None:
+    return OrderedDict()
+  fields = [f for f in dataclasses.fields(hparams) if f.name not in read]
+  values = ((f, object.__getattribute__(hparams, f.name)) for f in fields)
+  return OrderedDict((f.name, value) for f, value in values if value != f.default)
 
 
 def with_values(hparams: _H, values: Mapping[str, Any]) -> _H:
   """A copy whose fields hold `values` unchecked: tensors, inside a computation."""
   changed = copy.copy(hparams)
+  if (read := getattr(hparams, "_read", None)) is not None:
+    object.__setattr__(changed, "_read", read)  # An algorithm's functions get the copy.
   for name, value in values.items():
     object.__setattr__(changed, name, value)
   return changed

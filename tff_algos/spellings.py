@@ -38,7 +38,7 @@ def parse(
   name = name.strip()
   said = f"{kind} {spec!r}"
   if name not in functions:
-    near = difflib.get_close_matches(name, functions, n=1, cutoff=0.0)[0]
+    near = difflib.get_close_matches(name.lower(), functions, n=1, cutoff=0.0)[0]
     raise InputError(
       f"{said}: there is no {kind} named {name!r}, the nearest is {near!r}: "
       f"give one of {', '.join(functions)}."

@@ -72,7 +72,7 @@ def config_of(
   if not {"algorithm", "task"} <= set(flags):
     raise InputError(f"{run_dir} holds no run of train.py: {_ADVICE}.")
   if cache_dir is not None:
-    command_line.check_folder("cache_dir", os.path.expanduser(cache_dir))
+    command_line.check_place("cache_dir", os.path.expanduser(cache_dir))
   config = make_config(
     flags["algorithm"],
     flags["task"],
@@ -80,6 +80,7 @@ def config_of(
     run_dir=run_dir,
     data_dir=data_dir,
     cache_dir=cache_dir,
+    tracker=(),  # Told of rounds only.
   )
   return config, manifest
 

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 from experiments.run_folder import provenance
@@ -163,22 +163,32 @@ class RunFolder:
     self._write({**kept, **manifest, _SESSIONS: [*earlier, session]})
 
   @contextlib.contextmanager
-  def begun(self, manifest: Mapping[str, Any]) -> Iterator[None]:
+  def begun(self, manifest: Mapping[str, Any], files: Sequence[str]) -> Iterator[None]:
     """`begin` of a new folder, emptied where no round can begin with what is given.
 
-    A folder with the log of a worker that does not start stays, as that is read next.
+    What others have put there stays, and so does a folder with the log of a worker that
+    does not start, as that is read next.
+
+    Args:
+      manifest: Headings to settings.
+      files: What else may be written before the first round, but for checkpoints.
     """
+    path = os.path.abspath(self.path)  # Whatever the process does to its own folder.
     self.begin(manifest)
+    written = self.read()
     try:
       yield
     except (InputError, UnsupportedComputationError, WorkerLostError) as error:
-      is_lost = isinstance(error, WorkerLostError) and os.listdir(self.path) != [CONFIG]
-      if not is_lost and "first_round" not in sessions_of(self.read() or {})[-1]:
-        for entry in os.scandir(self.path):
-          if entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry.path)
-          else:
-            os.remove(entry.path)
+      if _held(path) != written:  # A session with a round has that noted there.
+        raise
+      if isinstance(error, WorkerLostError) and os.listdir(path) != [CONFIG]:
+        raise
+      for name in (*files, CHECKPOINTS, CONFIG):
+        place = os.path.join(path, name)
+        if os.path.isdir(place) and not os.path.islink(place):
+          shutil.rmtree(place)
+        elif os.path.lexists(place):
+          os.remove(place)
       raise
 
   def note(self, **facts: Any) -> None:
@@ -222,6 +232,14 @@ def read_manifest(path: str, advice: str) -> Manifest:
       f"{path or 'The empty name'} is no folder of a run: {error.strerror}, {CONFIG}."
     ) from error
   return content
+
+
+def _held(path: str) -> Optional[Manifest]:
+  """What the config.json of a folder holds, None where it cannot be read."""
+  try:
+    return read_manifest(path, "")
+  except InputError:
+    return None
 
 
 def sessions_of(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:

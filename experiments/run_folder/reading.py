@@ -124,11 +124,16 @@ def labels(runs: Sequence[Run]) -> list[str]:
   return [f"{label}, {task}" for label, task in zip(found, tasks)]
 
 
+# Where it, or a tracker, keeps what may look like a run.
+_OF_A_RUN = {CHECKPOINTS, "mlruns", "wandb"}
+
+
 def _find(path: str) -> list[str]:
   found = []
   for folder, below, files in os.walk(path):
-    below[:] = sorted({*below} - {CHECKPOINTS})
-    if {CONFIG, records.METRICS} <= set(files):
+    is_run = {CONFIG, records.METRICS} <= set(files)
+    below[:] = sorted({*below} - (_OF_A_RUN if is_run else set()))
+    if is_run:
       found.append(folder)
   if not found:
     raise InputError(

@@ -143,6 +143,19 @@ def test_a_process_of_tffs_that_measures_nothing_trains(run_forked, tmp_path):
   assert all(float(row["test_accuracy"]) > 0 for row in metrics(run_dir))
 
 
+def test_another_runtime_takes_the_folder_of_one_that_could_do_no_round(
+  run_forked, tmp_path
+):
+  run_dir, where = place(tmp_path)
+  flags = ["--algorithm=own_algorithms:build_with_variable", "--rounds=1", *where]
+  flags.append("--task=own_tasks:good")
+  assert "local_worker" in run_forked(*flags, cwd=tmp_path).err
+  assert not list(run_dir.iterdir())
+  done = run_forked(*flags, "--runtime=local_worker", cwd=tmp_path)
+  assert done.status == 0, done.err
+  assert len(metrics(run_dir)) == 1
+
+
 _MISTAKES = {
   "no such module": ("no_such_module:x", ["there is no module 'no_such_module'"]),
   "a flag that is there": ("own_algorithms:same_flag", ["--tls_key", "rename"]),

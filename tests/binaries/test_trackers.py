@@ -145,10 +145,11 @@ def _run_failing(fork_program, tmp_path, failing):
 def test_a_service_that_begins_no_run_is_said_before_anything_is_written(
   fork_program, tmp_path
 ):
-  run_dir, done, _ = _run_failing(fork_program, tmp_path, "log_params")
+  run_dir, done, calls = _run_failing(fork_program, tmp_path, "log_params")
   said = "--tracker=mlflow begins no run (ConnectionError: no service): see to what"
   assert done.status == 2 and said in done.err
   assert not list(run_dir.iterdir())
+  assert calls[-1] == ["mlflow", "end", "FAILED"]  # Not open for the next of a sweep.
 
 
 @pytest.mark.parametrize(
@@ -163,6 +164,7 @@ def test_a_run_goes_on_without_a_service_that_fails(
   assert done.err.count(said) == 1
   assert len(metrics(run_dir)) == 2
   assert len(_of(calls, "mlflow", "round")) == (0 if failing == "log_metrics" else 2)
+  assert calls[-1] == ["mlflow", "end", "FAILED"]
 
 
 @pytest.mark.parametrize(

@@ -263,8 +263,8 @@ def test_folder_that_is_there_or_can_be_made_is_taken(tmp_path):
   [
     ("", "out is empty: name a folder."),
     ("gs://bucket/a", "gs://bucket/a cannot be the out: it must be a local folder."),
-    ("{tmp}/file", "{tmp}/file is not a folder that can be written to."),
-    ("{tmp}/file/a/b", "{tmp}/file is not a folder that can be written to."),
+    ("{tmp}/file", "{tmp}/file is not a folder."),
+    ("{tmp}/file/a/b", "{tmp}/file is not a folder."),
   ],
 )
 def test_folder_that_cannot_be_one_is_refused(tmp_path, folder, said):
@@ -272,6 +272,13 @@ def test_folder_that_cannot_be_one_is_refused(tmp_path, folder, said):
   with pytest.raises(InputError) as caught:
     command_line.check_folder("out", folder.format(tmp=tmp_path))
   assert said.format(tmp=tmp_path) in str(caught.value)
+
+
+def test_place_that_is_only_read_need_not_be_written_to(monkeypatch, tmp_path):
+  monkeypatch.setattr(os, "access", lambda path, mode: False)
+  assert command_line.check_place("cache_dir", str(tmp_path / "a/b")) == str(tmp_path)
+  with pytest.raises(InputError, match="is not a folder that can be written to"):
+    command_line.check_folder("cache_dir", str(tmp_path / "a/b"))
 
 
 @pytest.mark.parametrize(

@@ -777,8 +777,8 @@ FAULTS = (
   Fault(
     "hyper-parameters: none is ever unread",
     "tff_algos/hyper_parameters.py",
-    'if values[f.name] != f.default and f.name not in values.get("_read", ())',
-    "if False",
+    "for f, value in values if value != f.default)",
+    "for f, value in values if False)",
     _of("templates/test_composer.py", "nothing_reads"),
   ),
   Fault(
@@ -805,8 +805,8 @@ FAULTS = (
   Fault(
     "trackers: one that fails ends the run",
     "experiments/trackers.py",
-    "      except Exception as error:\n        del self._open[name]\n",
-    "      except ZeroDivisionError as error:\n        del self._open[name]\n",
+    "      except Exception as error:\n        _give_up(self._open.pop(name))\n",
+    "      except ZeroDivisionError as error:\n        _give_up(self._open.pop(name))\n",
     _of("binaries/test_trackers.py", "service_that_fails"),
   ),
   Fault(
@@ -815,6 +815,20 @@ FAULTS = (
     "except (InputError, UnsupportedComputationError, WorkerLostError) as error:",
     "except ZeroDivisionError as error:",
     _of("experiments/run_folder/test_folder.py", "before_the_first_round"),
+  ),
+  Fault(
+    "run folder: what another has begun there is deleted",
+    "experiments/run_folder/folder.py",
+    "if _held(path) != written:",
+    "if False:",
+    _of("experiments/run_folder/test_folder.py", "not_of_this_beginning"),
+  ),
+  Fault(
+    "trackers: one that has failed stays open",
+    "experiments/trackers.py",
+    "  with contextlib.suppress(Exception):\n    tracker.end(None, [])",
+    "  pass",
+    _of("binaries/test_trackers.py", "service_that"),
   ),
   # Client files.
   Fault(

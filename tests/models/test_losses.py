@@ -206,6 +206,41 @@ def test_comparison_by_operator_is_refused_where_it_stands():
     keras.from_keras(tf.keras.Sequential(layers, name="own"), spec)
 
 
+@tf.function
+def _zeros_alone_as_tf_function(y, predictions):
+  return tf.where(y == 0, predictions[:, 0], 0.0)
+
+
+def _branching(y, predictions):
+  return predictions[:, 0] * (1000.0 if tf.reduce_min(y) == 0 else 1.0)
+
+
+def _each(y, predictions):
+  return tf.map_fn(lambda v: tf.where(v[0] != 0, v[0], 1.0), predictions)
+
+
+@pytest.mark.parametrize(
+  "loss, where",
+  [
+    (_zeros_alone_as_tf_function, "the tf.function _zeros_alone_as_tf_function"),
+    (_branching, r"\S*test_losses\.py, line \d+"),
+    (_each, r"\S*test_losses\.py, line \d+"),
+  ],
+)
+def test_comparison_is_refused_wherever_it_is_made(loss, where):
+  with pytest.raises(InputError, match=f"^The loss compares .* in {where}, which"):
+    _convert(3, _CLASS, loss=loss)
+
+
+def test_comparison_in_an_activation_is_one_sentence():
+  """Which Keras would surround by the arguments of its layer."""
+  spec = functional.ExampleSpec(tf.TensorSpec([4], tf.float32), _CLASS)
+  dense = tf.keras.layers.Dense(3, activation=lambda x: tf.where(x == 0, 1.0, x))
+  with pytest.raises(InputError, match="compares tensors") as caught:
+    keras.from_keras(tf.keras.Sequential([tf.keras.Input([4]), dense]), spec)
+  assert "\n" not in str(caught.value)
+
+
 def test_comparison_of_other_types_is_left_to_its_author():
   """In eager mode it would fail; in a graph it asks for the same object, as by `in`."""
 

@@ -43,6 +43,7 @@ def test_parse(spec, expected):
   ("spec", "fragments"),
   [
     ("dirichlett:beta=1", ["'dirichlett'", "nearest is 'dirichlet'", "power_law"]),
+    ("IID", ["'IID'", "nearest is 'iid'"]),
     ("", ["no split named ''", "iid"]),
     ("iid:seed=3", ["no parameter 'seed'", "iid takes no parameters"]),
     ("iid:", ["key=value"]),

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+import tff_algos
 from tff_algos.algorithms import fed_avg
 from tff_algos.errors import InputError
 from tff_algos.models import functional, keras
@@ -44,6 +45,33 @@ def test_loss_and_aggregator_are_told_apart_by_name(process_of, federation):
   )
   assert _differing(first, _of(other, federation)) == {"loss", "aggregator of model"}
   assert "sparse_cross_entropy" in first["loss"]
+
+
+def test_functions_of_ones_own_are_told_apart_by_name(process_of, federation):
+  process = process_of("fedavg")
+  kind = process.composed_of["rounds"][""]
+
+  def other_update(*arguments):
+    return kind.client_update(*arguments)
+
+  rounds = {"": kind._replace(client_update=other_update)}
+  first, other = (
+    _of(process, federation),
+    _of(process.recomposed(rounds=rounds), federation),
+  )
+  assert _differing(first, other) == {"client_update"}
+  assert first["client_update"] == ""  # What we call them is no user's matter.
+  assert other["client_update"].endswith("other_update")
+
+
+def test_hyper_parameter_called_as_what_is_there_hides_nothing(federation):
+  @dataclasses.dataclass(frozen=True)
+  class Hparams(tff_algos.FedAvgHparams):
+    seed: int = tff_algos.hparam(3, "One of my own.", source="mine")
+
+  process = tff_algos.build_fed_avg(federation.model, Hparams())
+  found = _of(process, federation)
+  assert (found["seed"], found["hparams.seed"]) == ("0", "3")
 
 
 def test_epsilon_of_a_loss_counts(federation):

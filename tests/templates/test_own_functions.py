@@ -212,6 +212,22 @@ def test_comparison_by_identity_is_taken():
   _compose(change=change)
 
 
+def test_what_was_received_may_be_kept():
+  """By name as it came, of which the declared state is a plain mapping."""
+
+  def client_update(received, client_state, examples, seed, h):
+    return _result(received, received, examples)
+
+  def server(variables, aggregate, num_clients, h):
+    return tff_algos.ServerVariables(aggregate["model"], aggregate)
+
+  def initial():
+    return OrderedDict(model=(np.zeros([2, 3], np.float32),))
+
+  rounds = tff_algos.Round(client_update, server)
+  _compose(rounds=rounds, init_server=initial, init_client=initial)
+
+
 def test_without_a_mistake_it_is_a_process():
   with tff_algos.create_runtime():
     process = _compose(

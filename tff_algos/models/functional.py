@@ -116,6 +116,13 @@ class FadingCrossEntropy:
 
   epsilon: float
 
+  def __post_init__(self) -> None:
+    if not 0 < self.epsilon < 1:
+      raise InputError(
+        f"epsilon must be more than 0 and less than 1; found {self.epsilon!r}: for plain "
+        "cross-entropy leave loss= out."
+      )
+
   def __call__(self, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
     """The loss of each example: int labels (B,), logits (B, C) -> (B,)."""
     return self._faded(sparse_cross_entropy(labels, logits))

@@ -10,6 +10,7 @@ from tff_algos.client_data import ClientDirectory
 from tff_algos.errors import InputError
 from tff_algos.models import keras_exchange
 from tff_algos.models.functional import FadingCrossEntropy, Model
+from tff_algos.templates.rounds import Round
 from tff_algos.templates.stateful_process import StatefulProcess
 
 if TYPE_CHECKING:
@@ -27,22 +28,40 @@ def of(
   Clients' states go by the clients' places, and who is held out has never trained. Of
   algorithm, model and aggregators there are the names, as their states may be alike.
   """
-  hparams = process.composed_of.get("hparams")
+  parts = process.composed_of
+  hparams = parts.get("hparams")
   names = [f.name for f in dataclasses.fields(hparams)] if hparams is not None else []
   given = {
     **({} if hparams is None else {"hparams": _name(hparams)}),
     **({} if process.model is None else _of_model(process.model)),
+    **_of_own_functions(parts.get("rounds", {})),
     **{
       f"aggregator of {part}": _name(factory)
-      for part, factory in process.composed_of.get("aggregators", {}).items()
+      for part, factory in parts.get("aggregators", {}).items()
     },
     "seed": settings.seed,
     "held_out_clients": settings.held_out_clients,
     "clients": f"{len(clients)} of digest {clients.digest()}",
-    **{name: getattr(hparams, name) for name in names},
-    **process.get_hparams(state),
   }
+  values = {name: getattr(hparams, name) for name in names}
+  values.update(process.get_hparams(state))
+  # One of a user's own may be called as what is there already.
+  given.update((f"hparams.{n}" if n in given else n, v) for n, v in values.items())
   return {name: str(value) for name, value in given.items()}
+
+
+def _of_own_functions(kinds: Mapping[str, Round]) -> Mapping[str, str]:
+  """What a user has written of rounds; ours go by their hyper-parameters' class."""
+  return {
+    f"{name} {kind}".rstrip(): "" if _is_ours(function) else _name(function)
+    for kind, functions in kinds.items()
+    for name, function in functions._asdict().items()
+    if callable(function)
+  }
+
+
+def _is_ours(function: Any) -> bool:
+  return str(getattr(function, "__module__", "")).startswith("tff_algos.")
 
 
 def _of_model(model: Model) -> Mapping[str, str]:

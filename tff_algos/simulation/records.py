@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 METRICS = "metrics.csv"
 SUMMARY = "summary.json"
-_EVENTS = "tensorboard"
+EVENTS = "tensorboard"
 
 
 class RecordWriter:
@@ -50,7 +50,7 @@ class RecordWriter:
     # Not at the top, so that a program which only reads records starts at once.
     import tensorflow as tf
 
-    events = os.path.join(self._run_dir, _EVENTS)
+    events = os.path.join(self._run_dir, EVENTS)
     path = os.path.join(self._run_dir, METRICS)
     for old in glob.glob(os.path.join(glob.escape(events), "events.out.tfevents.*")):
       os.remove(old)
@@ -74,7 +74,7 @@ class RecordWriter:
       self._csv.flush()
     if self._events is None:
       return
-    events = os.path.join(self._run_dir, _EVENTS)
+    events = os.path.join(self._run_dir, EVENTS)
     with (
       durable_files.writing(events),
       self._events.as_default(step=record["round"]),
@@ -90,7 +90,7 @@ class RecordWriter:
       with durable_files.writing(self._csv.name), self._csv:
         durable_files.sync_file(self._csv)
     if self._events is not None:
-      events = os.path.join(self._run_dir, _EVENTS)
+      events = os.path.join(self._run_dir, EVENTS)
       with durable_files.writing(events):
         self._events.close()
         durable_files.sync_tree(events)

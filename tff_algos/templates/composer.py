@@ -163,8 +163,8 @@ def compose_process(
     values = ", ".join(f"{name}={value!r}" for name, value in unread.items())
     warnings.warn(
       f"{values} of {type(hparams).__name__} changes no round, as nothing has read it "
-      "while the process was built: give the builder hyper-parameters of its algorithm's "
-      "own class, or leave it at its default.",
+      "by the time that the process is composed: give the builder hyper-parameters of "
+      "its algorithm's own class, read it sooner, or leave it at its default.",
       InputWarning,
       stacklevel=3,
     )

@@ -53,6 +53,10 @@ class Named(OrderedDict[str, Any]):
       f"is {', '.join(self)}."
     )
 
+  def __repr__(self) -> str:
+    """As a plain one, with which states and messages are compared."""
+    return repr(OrderedDict(self))
+
 
 def check_client_result(result: Any) -> None:
   """Raises `ProcessTypeError` unless it is a whole `ClientResult`."""

@@ -266,7 +266,7 @@ def test_a_mistake_before_the_first_round_leaves_a_new_folder_empty(
   software, tmp_path, error
 ):
   folder = RunFolder(str(tmp_path))
-  with pytest.raises(error), folder.begun(_MANIFEST):
+  with pytest.raises(error), folder.begun(_MANIFEST, ["worker.log", "not_there"]):
     (tmp_path / "worker.log").write_text("begins")
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "clients").write_text("none")
@@ -274,14 +274,59 @@ def test_a_mistake_before_the_first_round_leaves_a_new_folder_empty(
   assert list(tmp_path.iterdir()) == []
 
 
+def _put_a_file_beside(folder):
+  (folder / "mine.txt").write_text("kept")
+  return ["mine.txt"]
+
+
+def _begin_another_run_there(folder):
+  RunFolder(str(folder)).begin(_changed("hparams", batch_size=5))
+  return ["config.json"]
+
+
+def _go_to_a_folder_where_another_run_is(folder):
+  (folder.parent / "elsewhere" / "run").mkdir(parents=True)
+  os.chdir(folder.parent / "elsewhere")
+  RunFolder("run").begin(_MANIFEST)
+  return []
+
+
+def _damage(folder):
+  (folder / "config.json").write_text("{")
+  return ["config.json"]
+
+
+@pytest.mark.parametrize(
+  "change",
+  [
+    _put_a_file_beside,
+    _begin_another_run_there,
+    _go_to_a_folder_where_another_run_is,
+    _damage,
+  ],
+)
+def test_what_is_not_of_this_beginning_stays(software, tmp_path, monkeypatch, change):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "run").mkdir()
+  with (
+    pytest.raises(InputError, match="It cannot be"),
+    RunFolder("run").begun(_MANIFEST, []),
+  ):
+    kept = change(tmp_path / "run")
+    raise InputError("It cannot be.")
+  assert [path.name for path in (tmp_path / "run").iterdir()] == kept
+  others = tmp_path / "elsewhere" / "run"
+  assert not others.exists() or (others / "config.json").exists()
+
+
 def test_a_scheduler_that_does_not_answer_leaves_it_empty_but_no_workers_log_goes(
   software, tmp_path
 ):
   folder = RunFolder(str(tmp_path))
-  with pytest.raises(WorkerLostError), folder.begun(_MANIFEST):
+  with pytest.raises(WorkerLostError), folder.begun(_MANIFEST, []):
     raise WorkerLostError("No scheduler.")
   assert list(tmp_path.iterdir()) == []
-  with pytest.raises(WorkerLostError), folder.begun(_MANIFEST):
+  with pytest.raises(WorkerLostError), folder.begun(_MANIFEST, []):
     (tmp_path / "worker.log").write_text("why")
     raise WorkerLostError("See worker.log.")
   assert (tmp_path / "worker.log").read_text() == "why" and folder.read() is not None
@@ -292,7 +337,7 @@ def test_a_scheduler_that_does_not_answer_leaves_it_empty_but_no_workers_log_goe
 )
 def test_rounds_and_what_was_interrupted_stay(software, tmp_path, error, rounds):
   folder = RunFolder(str(tmp_path))
-  with pytest.raises(error), folder.begun(_MANIFEST):
+  with pytest.raises(error), folder.begun(_MANIFEST, []):
     if rounds:
       folder.note(first_round=1, last_round=None)
     raise error("It ends.")

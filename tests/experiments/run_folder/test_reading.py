@@ -129,10 +129,12 @@ def test_folders_of_runs_are_searched_and_a_run_is_read_once(write_run, tmp_path
   write_run(tmp_path / "all/a/deep")
   (tmp_path / "all/a/notes").mkdir()
   write_run(tmp_path / "all/b/checkpoints/not_looked_at")
+  write_run(tmp_path / "all/b/mlruns/0/artifacts")
   write_run(tmp_path / "all/b/by_hand")
   given = [str(tmp_path / "all"), str(tmp_path / "all/b")]
+  write_run(tmp_path / "all/checkpoints/of_another_program")
   names = [run.name for run in reading.read_runs(given)]
-  assert names == ["a/deep", "b", "b/by_hand"]
+  assert names == ["a/deep", "b", "b/by_hand", "checkpoints/of_another_program"]
 
 
 def test_the_order_is_that_of_the_command_line(write_run, tmp_path):
