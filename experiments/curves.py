@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.ticker import MaxNLocator
 
 #: What of accuracy a closer look shows, in points below the highest: one point in fifteen
-#: is seen, which in 0 to 100 % it is not.
+#: is seen, which in 0 to 100 % it is not. Down to twice as many, where a line ends there.
 CLOSE = 15.0
 
 
@@ -28,7 +28,7 @@ def running_mean(values: Sequence[float], width: int) -> list[float]:
 def look_closer(
   axes: Any, lines: Sequence[tuple[Sequence[float], Sequence[float]]]
 ) -> None:
-  """Has a frame show the second half of its lines, down to `CLOSE` below the highest.
+  """Has a frame show the second half of its lines, near the highest, as `CLOSE` says.
 
   Args:
     axes: The frame, of matplotlib.
@@ -41,7 +41,9 @@ def look_closer(
   start = (end + min(x for x, _ in points)) / 2
   heights = [y for x, y in points if x >= start]
   top = max(heights)
-  bottom = min(max(min(heights), top - CLOSE), top - 1)
+  last = [max(zip(*line))[1] for line in lines if line[0]]
+  lowest = min([top - CLOSE, *(y for y in last if y >= top - 2 * CLOSE)])
+  bottom = min(max(min(heights), lowest), top - 1)
   room = 0.05 * (top - bottom)
   axes.set_ylim(bottom - room, top + room)
   if end > start:

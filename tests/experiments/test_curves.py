@@ -36,6 +36,15 @@ def test_closer_look_is_at_the_second_half_and_near_the_highest():
     assert top - bottom <= 1.1 * curves.CLOSE and top > 90
 
 
+def test_closer_look_goes_down_to_where_a_line_ends():
+  high = [1, 5, 9], [10, 90, 90]
+  ends_lower = [1, 5, 9], [10, 50, 70]
+  assert _limits(high, ends_lower)[1] == (70 - 1, 90 + 1)
+  collapsed = [1, 5, 9], [10, 80, 59]
+  assert _limits(high, ends_lower, collapsed)[1] == (69, 91)
+  assert _limits(high, collapsed)[1] == (75 - 0.75, 90 + 0.75)
+
+
 def test_a_flat_line_and_none_have_a_frame():
   assert _limits(([1, 2], [50, 50]))[1] == (48.95, 50.05)
   assert _limits(([3], [50.0]))[1] == (48.95, 50.05)

@@ -1,6 +1,7 @@
 """What a run that goes on from its checkpoints must have in common with its beginning."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -90,6 +91,17 @@ def test_numbers_of_a_loss_of_kerass_count(federation):
 
   assert _differing(of(1.0), of(2.0)) == {"numbers of the loss"}
   assert not _differing(of(1.0), of(1.0))
+
+
+def test_arguments_of_a_partial_count(federation):
+  def of(function, *arguments, **more):
+    losses = functools.partial(function, *arguments, **more)
+    return origin._of_model(dataclasses.replace(federation.model, example_losses=losses))
+
+  first = of(_absolute_error, power=2, names=object())  # Which has an address.
+  assert not _differing(first, of(_absolute_error, power=2, names=object()))
+  for other in (of(_absolute_error, power=3), of(max, power=2), of(max, 2)):
+    assert _differing(first, other) == {"numbers of the loss"}
 
 
 def test_loss_of_ones_own_has_no_address_in_its_text(federation):

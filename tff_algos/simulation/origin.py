@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -88,7 +89,11 @@ def _name(part: Any) -> str:
 
 
 def _numbers(part: Any) -> str:
-  """Of Keras's objects what decides as much, such as a rate of dropout."""
+  """What decides as much: of Keras's a rate of dropout, of a partial its arguments."""
+  if isinstance(part, functools.partial):
+    given = {**{str(k): v for k, v in enumerate(part.args)}, **part.keywords}
+    plain = (f"{n}={v}" for n, v in given.items() if isinstance(v, (int, float, str)))
+    return ", ".join([_name(part.func), *plain])
   try:
     config = part.get_config()
   except Exception:  # It is none of Keras's, or its author has not thought of this.
