@@ -246,6 +246,20 @@ def _pickled(value):
   return pickle.loads(pickle.dumps(value))
 
 
+def test_copies_keep_what_is_no_field():
+  @dataclasses.dataclass(frozen=True)
+  class Derived(Example):
+    __slots__ = ("double",)
+
+    def __post_init__(self):
+      super().__post_init__()
+      object.__setattr__(self, "double", 2 * self.count)
+      object.__setattr__(self, "triple", 3 * self.count)
+
+  changed = hyper_parameters.with_values(Derived(count=4), {"rate": 0.75})
+  assert (changed.double, changed.triple, changed.rate) == (8, 12, 0.75)
+
+
 def test_the_fields_alone_are_what_vars_has():
   assert vars(Example(count=4)) == dataclasses.asdict(Example(count=4))
 

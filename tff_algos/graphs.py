@@ -9,7 +9,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Optional
 
 from tff_algos.errors import InputError
 
@@ -67,24 +67,26 @@ def refusing_equality(who: str) -> Iterator[None]:
       where = f"{code.co_filename}, line {asking.f_lineno}"
       if "__autograph_generated_file" in code.co_filename:  # Its lines are no user's.
         where = f"the tf.function {code.co_name.removeprefix('tf__')}"
-      refused.append(
-        InputError(
-          f"{who} compares tensors by == or != in {where}, which in TFF's graphs asks "
-          "whether they are the same object: use tf.equal or tf.not_equal."
-        )
+      error = InputError(
+        f"{who} compares tensors by == or != in {where}, which in TFF's graphs asks "
+        "whether they are the same object: use tf.equal or tf.not_equal."
       )
-      raise refused[0]
+      refused.append(error)
+      raise error
 
     return compare_or_refuse
 
   with _REPLACING:
     before = tf.Tensor.__eq__, tf.Tensor.__ne__
-    tf.Tensor.__eq__, tf.Tensor.__ne__ = map(refusing, before)
     try:
+      tf.Tensor.__eq__, tf.Tensor.__ne__ = map(refusing, before)
       yield
-    except Exception:
-      if refused:  # Without the pages that Keras and AutoGraph would add.
-        raise refused[0] from None
+    except Exception as error:
+      cause: Optional[BaseException] = error
+      while cause is not None and cause not in refused:
+        cause = cause.__context__
+      if cause is not None:  # Without the pages that Keras and AutoGraph would add.
+        raise cause from None
       raise
     finally:
       tf.Tensor.__eq__, tf.Tensor.__ne__ = before

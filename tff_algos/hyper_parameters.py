@@ -115,9 +115,10 @@ class HyperParameters:
 
   # For copies and pickles, of which nobody has read anything.
   def __getstate__(self) -> dict[str, Any]:
-    names = [field.name for field in dataclasses.fields(self)]
-    fields = {name: object.__getattribute__(self, name) for name in names}
-    return {**getattr(self, "__dict__", {}), **fields}
+    slots = {n for kind in type(self).__mro__ for n in vars(kind).get("__slots__", ())}
+    held = {n: object.__getattribute__(self, n) for n in slots if hasattr(self, n)}
+    held.update(getattr(self, "__dict__", {}))
+    return {name: value for name, value in held.items() if name != "_read"}
 
   def __setstate__(self, state: Mapping[str, Any]) -> None:
     for name, value in state.items():

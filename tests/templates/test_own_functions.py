@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import warnings
 from collections import OrderedDict
@@ -199,6 +200,16 @@ def test_comparison_of_objects_in_place_of_values_is_refused(where, behind, opti
   with pytest.raises(InputError, match=said):
     _compose(**options)
   assert bool(tf.constant(1) == 1) and not bool(tf.constant(1) != 1)  # As before.
+
+
+def test_mistake_after_a_comparison_that_was_given_up_is_said():
+  def change(result):
+    with contextlib.suppress(InputError):
+      assert result.weight["model"] == 1.0
+    return result.message["modle"]
+
+  with pytest.raises(KeyError, match="modle"):
+    _compose(change)
 
 
 def test_comparison_by_identity_is_taken():
