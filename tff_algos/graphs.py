@@ -46,11 +46,14 @@ def refusing_equality(who: str) -> Iterator[None]:
   Raises:
     InputError: It compares a tensor by `==` or `!=`; the message says in which line.
   """
+  import numpy as np
   import tensorflow as tf
   import tensorflow_federated as tff
 
   here = threading.get_ident()
   refused: list[InputError] = []
+  # Of anything else, as None, a text or (), it is asked whether a tensor is that.
+  of_values = (tf.Tensor, tf.Variable, np.ndarray, np.generic, int, float, list)
   keras = sys.modules[tf.keras.layers.Layer.__module__.partition(".")[0]]
   theirs = tuple(os.path.dirname(str(p.__file__)) + os.sep for p in (tf, tff, keras))
 
@@ -60,7 +63,7 @@ def refusing_equality(who: str) -> Iterator[None]:
       code = asking.f_code
       by_operator = dis.opname[code.co_code[asking.f_lasti]] == "COMPARE_OP"
       is_own = by_operator and not code.co_filename.startswith(theirs)
-      if other is None or isinstance(other, str) or not is_own:
+      if not (is_own and isinstance(other, of_values)):
         return compare(tensor, other)
       if threading.get_ident() != here:
         return compare(tensor, other)

@@ -180,12 +180,18 @@ def _between_tensors(variables, *others):
   return variables if variables.model[0] != tf.zeros([2, 3]) else None
 
 
+def _at_the_start():
+  return tf.where(tf.zeros([2]) == np.float32(0), 1.0, 2.0)
+
+
 @pytest.mark.parametrize(
   "where, behind, options",
   [
     ("client_update", _in_a_loop, dict(change=_in_a_loop)),
     ("client_update", _in_a_condition, dict(change=_in_a_condition)),
     ("server_update", _between_tensors, dict(server=_between_tensors)),
+    ("init_client", _at_the_start, dict(init_client=_at_the_start)),
+    ("init_server", _at_the_start, dict(init_server=_at_the_start)),
     (
       "distribute",
       _between_tensors,
@@ -218,6 +224,7 @@ def test_comparison_by_identity_is_taken():
   def change(result):
     weight = result.weight["model"]
     assert weight in [tf.constant(2.0), weight] and weight != None  # noqa: E711
+    assert weight != () and weight != "nothing" and not weight == object()  # noqa: SIM201
     return result
 
   _compose(change=change)
