@@ -263,7 +263,10 @@ def make_config(
       f"There is no runtime {config.runtime!r}: choose one of "
       f"{', '.join(runtimes.DESCRIPTIONS)}."
     )
-  if "clients_per_part" in given and config.runtime == "local_worker":
+  if given.get("data_dir") and not row.reads_data_dir:
+    raise InputError(f"{row.name} reads no data_dir: leave it out, or name the task.")
+  parts = (held or {}).get("clients_per_part")  # Older versions took it in vain.
+  if config.runtime == "local_worker" and given.get("clients_per_part", parts) != parts:
     raise InputError(
       "clients_per_part is not for local_worker, where TFF adds up in its own order: "
       "leave it out, or choose another runtime."

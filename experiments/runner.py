@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
-from typing import Any, Optional
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Optional
 
 from experiments import command_line, finishing, trackers
 from experiments.config import Config
@@ -37,9 +37,23 @@ _WORKER_LOG = "worker.log"
 _WATCHED_BY = {"forgetting": "forgetting.py"}
 
 
-def _watch_nothing(prepared: Prepared) -> tuple[Watcher, dict[str, Any]]:
+class Watched(NamedTuple):
+  """What watches a run.
+
+  Attributes:
+    watcher: Is called before each round.
+    manifest: By headings what the folder's files depend on besides the run's settings.
+    files: The names of the files that the watcher writes there.
+  """
+
+  watcher: Watcher
+  manifest: Mapping[str, Any] = {}
+  files: Sequence[str] = ()
+
+
+def _watch_nothing(prepared: Prepared) -> Watched:
   del prepared
-  return lambda start: None, {}
+  return Watched(lambda start: None)
 
 
 def run(
@@ -47,7 +61,7 @@ def run(
   *,
   resume: bool = False,
   quiet: bool = False,
-  watch: Callable[[Prepared], tuple[Watcher, Mapping[str, Any]]] = _watch_nothing,
+  watch: Callable[[Prepared], Watched] = _watch_nothing,
 ) -> dict[str, Any]:
   """Runs an experiment and writes its folder.
 
@@ -55,9 +69,8 @@ def run(
     config: The settings.
     resume: Whether to go on with the run that `config.run_dir` holds, if it holds one.
     quiet: Whether to print the last line only.
-    watch: Makes what is called before each round, and says by headings what of it the
-      folder's files depend on besides the run's own settings. It may refuse by an
-      InputError, before anything is written.
+    watch: Makes what watches the run. It may refuse by an InputError, before anything is
+      written.
 
   Returns:
     What summary.json holds.
@@ -75,7 +88,7 @@ def run(
   tls = prepare_runtime(config)
   _refuse_to_lose(folder, config, resume)
   prepared = prepare(config)
-  watcher, watched = watch(prepared)
+  watcher, watched, files = watch(prepared)
   manifest = {**prepared.manifest(), **watched}
   _check(folder, manifest)
   with contextlib.ExitStack() as signals, contextlib.ExitStack() as stack:
@@ -85,8 +98,8 @@ def run(
     _refuse_to_lose(folder, config, resume)
     is_new = folder.read() is None
     if is_new:
-      own = (reading.PARTITION, records.METRICS, records.EVENTS)
-      stack.enter_context(folder.begun(manifest, (*own, trackers.IDS, _WORKER_LOG)))
+      own = (reading.PARTITION, records.METRICS, records.EVENTS, trackers.IDS)
+      stack.enter_context(folder.begun(manifest, (*own, _WORKER_LOG, *files)))
     is_worker = config.runtime == "local_worker"
     runtime = stack.enter_context(
       runtimes.create_runtime(

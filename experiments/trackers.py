@@ -43,20 +43,22 @@ class _MLflow:
   """Where `MLFLOW_TRACKING_URI` says, by default the folder mlruns/."""
 
   def __init__(self):
-    self._mlflow = importlib.import_module("mlflow")
+    self._mlflow, self._run = importlib.import_module("mlflow"), None
 
   def start(self, name: str, manifest: Mapping[str, Any], known: Optional[str]) -> str:
     if known is not None:  # Parameters are there, and may not be changed.
-      self._mlflow.start_run(run_id=known)
+      self._run = self._mlflow.start_run(run_id=known)
       return known
-    run = self._mlflow.start_run(run_name=name)
+    self._run = self._mlflow.start_run(run_name=name)
     self._mlflow.log_params(_settings(manifest))
-    return str(run.info.run_id)
+    return str(self._run.info.run_id)
 
   def write(self, values: Mapping[str, float], step: int) -> None:
     self._mlflow.log_metrics(dict(values), step=step)
 
   def end(self, summary: Optional[Mapping[str, Any]], files: Sequence[str]) -> None:
+    if self._run is None:  # The one that is open is another's.
+      return
     if summary is not None:
       self._mlflow.log_dict(dict(summary), "summary.json")
     for path in files:
@@ -83,6 +85,8 @@ class _Wandb:
     self._run.log(dict(values), step=step)
 
   def end(self, summary: Optional[Mapping[str, Any]], files: Sequence[str]) -> None:
+    if self._run is None:
+      return
     if summary is not None:
       self._run.summary.update(dict(summary))
     for path in files:

@@ -37,6 +37,7 @@ class Task(NamedTuple):
       metrics; default: cross-entropy and accuracy of one label for each example.
     is_pretrained: Whether training begins with the weights that `build_keras_model`
       gives; False: with ones drawn from the run's seed. Frozen ones are never drawn.
+    reads_data_dir: Whether `load_data` has a use for it; False: giving one is refused.
   """
 
   name: str
@@ -51,6 +52,7 @@ class Task(NamedTuple):
   target_accuracy: Optional[float] = None
   make_model: Callable[[Any, ExampleSpec], Model] = _classifier
   is_pretrained: bool = False
+  reads_data_dir: bool = True
 
 
 class LoadedTask(NamedTuple):

@@ -37,8 +37,8 @@ def drawing_operations(graph: tf.compat.v1.GraphDef) -> list[str]:
 def refusing_equality(who: str) -> Iterator[None]:
   """Refuses what is called meanwhile, in this thread, if it compares tensors by `==`.
 
-  In graphs as TFF's, `==` and `!=` ask for the same Python object. Comparisons by `in`
-  and the like, and TensorFlow's and Keras's own, ask for just that, and are left alone.
+  In graphs as TFF's, `==` and `!=` ask for the same Python object. Comparisons by `in`,
+  and TensorFlow's and Keras's own, ask for just that, and are left alone.
 
   Args:
     who: What is called, for messages.
@@ -52,8 +52,9 @@ def refusing_equality(who: str) -> Iterator[None]:
 
   here = threading.get_ident()
   refused: list[InputError] = []
+  kinds = (tf.Tensor, tf.Variable, tf.RaggedTensor)
   # Of anything else, as None, a text or (), it is asked whether a tensor is that.
-  of_values = (tf.Tensor, tf.Variable, np.ndarray, np.generic, int, float, list)
+  of_values = (*kinds, np.ndarray, np.generic, int, float, list)
   keras = sys.modules[tf.keras.layers.Layer.__module__.partition(".")[0]]
   theirs = tuple(os.path.dirname(str(p.__file__)) + os.sep for p in (tf, tff, keras))
 
@@ -61,8 +62,8 @@ def refusing_equality(who: str) -> Iterator[None]:
     def compare_or_refuse(tensor: tf.Tensor, other: Any) -> Any:
       asking = sys._getframe(1)
       code = asking.f_code
-      by_operator = dis.opname[code.co_code[asking.f_lasti]] == "COMPARE_OP"
-      is_own = by_operator and not code.co_filename.startswith(theirs)
+      by_object = dis.opname[code.co_code[asking.f_lasti]] == "CONTAINS_OP"
+      is_own = not (by_object or code.co_filename.startswith(theirs))
       if not (is_own and isinstance(other, of_values)):
         return compare(tensor, other)
       if threading.get_ident() != here:
@@ -80,9 +81,10 @@ def refusing_equality(who: str) -> Iterator[None]:
     return compare_or_refuse
 
   with _REPLACING:
-    before = tf.Tensor.__eq__, tf.Tensor.__ne__
+    before = [(kind, kind.__eq__, kind.__ne__) for kind in kinds]
     try:
-      tf.Tensor.__eq__, tf.Tensor.__ne__ = map(refusing, before)
+      for kind, *compare in before:
+        kind.__eq__, kind.__ne__ = map(refusing, compare)
       yield
     except Exception as error:
       cause: Optional[BaseException] = error
@@ -92,7 +94,8 @@ def refusing_equality(who: str) -> Iterator[None]:
         raise cause from None
       raise
     finally:
-      tf.Tensor.__eq__, tf.Tensor.__ne__ = before
+      for kind, equal, unequal in before:
+        kind.__eq__, kind.__ne__ = equal, unequal
 
 
 def last_operation(output: tf.Tensor) -> str:

@@ -80,7 +80,7 @@ def run_one(name: str, rounds: int, path: str) -> None:
         row = [name, round_start.rounds_done, seconds, *held().values()]
         csv.writer(file).writerow(row)
 
-    runner.run(config, quiet=True, watch=lambda prepared: (sample, {}))
+    runner.run(config, quiet=True, watch=lambda prepared: runner.Watched(sample))
 
 
 def growth(rounds: Any, values: Any) -> float:

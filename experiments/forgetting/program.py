@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
 
 from experiments import runner
 from experiments.config import make_config
@@ -32,9 +30,10 @@ def run(asked: Asked, *, resume: bool) -> bool:
   given = {"task": held["task"], **asked.settings, "hparams": asked.hparams[asked.driver]}
   config = make_config(asked.driver, held=held, **given)
 
-  def watch(prepared: Prepared) -> tuple[runner.Watcher, Mapping[str, Any]]:
+  def watch(prepared: Prepared) -> runner.Watched:
     watcher = meter.Meter(prepared, asked.algorithms, asked.hparams, asked.fisher)
-    return watcher, {"forgetting": watcher.settings}
+    files = (records.FORGETTING, records.FISHER)
+    return runner.Watched(watcher, {"forgetting": watcher.settings}, files)
 
   summary = runner.run(config, resume=resume, watch=watch)
   title = f"{config.task}, {config.partition}, global model of {config.algorithm}"

@@ -183,12 +183,13 @@ class RunFolder:
         raise
       if isinstance(error, WorkerLostError) and os.listdir(path) != [CONFIG]:
         raise
-      for name in (*files, CHECKPOINTS, CONFIG):
-        place = os.path.join(path, name)
-        if os.path.isdir(place) and not os.path.islink(place):
-          shutil.rmtree(place)
-        elif os.path.lexists(place):
-          os.remove(place)
+      with contextlib.suppress(OSError):  # The mistake is what is to be said.
+        for name in (*files, CHECKPOINTS, CONFIG):
+          place = os.path.join(path, name)
+          if os.path.isdir(place) and not os.path.islink(place):
+            shutil.rmtree(place)
+          elif os.path.lexists(place):
+            os.remove(place)
       raise
 
   def note(self, **facts: Any) -> None:

@@ -124,15 +124,15 @@ def labels(runs: Sequence[Run]) -> list[str]:
   return [f"{label}, {task}" for label, task in zip(found, tasks)]
 
 
-# Where it, or a tracker, keeps what may look like a run.
-_OF_A_RUN = {CHECKPOINTS, "mlruns", "wandb"}
+# Where these keep copies of a run's files.
+_OF_TRACKERS = {"mlruns", "wandb"}
 
 
 def _find(path: str) -> list[str]:
   found = []
   for folder, below, files in os.walk(path):
     is_run = {CONFIG, records.METRICS} <= set(files)
-    below[:] = sorted({*below} - (_OF_A_RUN if is_run else set()))
+    below[:] = sorted({*below} - _OF_TRACKERS - ({CHECKPOINTS} if is_run else set()))
     if is_run:
       found.append(folder)
   if not found:

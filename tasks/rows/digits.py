@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Optional
 
 from tasks.rows.parts import local_sgd, network
 from tasks.task import Task
-from tff_algos.errors import InputError
 
 if TYPE_CHECKING:
   from tasks.datasets.dataset import Dataset
@@ -15,12 +14,7 @@ if TYPE_CHECKING:
 def _load(data_dir: Optional[str], cache_dir: str) -> Dataset:
   from tasks.datasets import digits
 
-  del cache_dir
-  if data_dir is not None:
-    raise InputError(
-      "digits_cnn comes with scikit-learn and reads no data_dir: leave it out, or choose "
-      "the task whose data are there."
-    )
+  del data_dir, cache_dir
   return digits.load()
 
 
@@ -36,5 +30,6 @@ ROWS: tuple[Task, ...] = (
     rounds=30,
     hparams=local_sgd(epochs=5, batch_size=10, learning_rate=0.05),
     target_accuracy=0.9,
+    reads_data_dir=False,
   ),
 )

@@ -152,6 +152,11 @@ def test_a_service_that_begins_no_run_is_said_before_anything_is_written(
   assert calls[-1] == ["mlflow", "end", "FAILED"]  # Not open for the next of a sweep.
 
 
+def test_the_open_run_of_another_is_not_ended(fork_program, tmp_path):
+  _, done, calls = _run_failing(fork_program, tmp_path, "start_run")
+  assert done.status == 2 and calls == []
+
+
 @pytest.mark.parametrize(
   "failing, what", [("log_metrics", "round 1"), ("log_dict", "the end")]
 )

@@ -119,7 +119,7 @@ _MISTAKES = {
     ["--clients_per_part=2", "--runtime=local_worker"],
     ["clients_per_part is not for local_worker"],
   ),
-  "files for a task without any": (["--data_dir=."], ["digits_cnn", "no data_dir"]),
+  "files for a task without any": (["--data_dir=."], ["digits_cnn reads no data_dir"]),
   "unknown split": (["--partition=dirichle"], ["dirichle", "dirichlet"]),
   "split without its parameter": (["--partition=dirichlet"], ["beta"]),
   "word in a split": (["--partition=dirichlet:beta=x"], ["beta"]),

@@ -125,6 +125,23 @@ def test_split_and_hyper_parameters_are_checked_but_not_those_of_an_older_run(wr
   assert _make(held=wrong).rounds == _make().rounds
 
 
+def test_what_does_nothing_is_refused_and_an_older_run_with_it_goes_on():
+  held = dict(
+    algorithm="fedavg",
+    task="digits_cnn",
+    data_dir="/data",
+    clients_per_part=2,
+    runtime="local_worker",
+  )
+  config.make_config("fedavg", "digits_cnn", held=held, clients_per_part=2)
+  with pytest.raises(InputError, match="digits_cnn reads no data_dir"):
+    config.make_config("fedavg", "digits_cnn", held=held, data_dir="/other")
+  with pytest.raises(InputError, match="clients_per_part is not for local_worker"):
+    config.make_config("fedavg", "digits_cnn", held=held, clients_per_part=3)
+  with pytest.raises(InputError, match="clients_per_part is not for local_worker"):
+    config.make_config("fedavg", "digits_cnn", runtime="local_worker", clients_per_part=2)
+
+
 def test_another_runtime_leaves_the_settings_of_the_first():
   held = {"runtime": "dask", "workers": 3, "tls_cert": "a.pem", "clients_per_part": 2}
   made = _make(held=held, runtime="in_process")

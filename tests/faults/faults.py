@@ -784,22 +784,22 @@ FAULTS = (
   Fault(
     "losses: == of tensors is taken",
     "tff_algos/graphs.py",
-    'by_operator = dis.opname[code.co_code[asking.f_lasti]] == "COMPARE_OP"',
-    "by_operator = False",
+    'by_object = dis.opname[code.co_code[asking.f_lasti]] == "CONTAINS_OP"',
+    "by_object = True",
     _of("models/test_losses.py", "by_operator"),
   ),
   Fault(
     "own functions: == of tensors is taken",
     "tff_algos/templates/exchange.py",
-    'with graphs.refusing_equality("client_update"):',
+    'with graphs.refusing_equality("Estimation" if is_estimate else "client_update"):',
     "if True:",
     _of("templates/test_own_functions.py", "comparison"),
   ),
   Fault(
     "own functions: identity is taken for ==",
     "tff_algos/graphs.py",
-    'by_operator = dis.opname[code.co_code[asking.f_lasti]] == "COMPARE_OP"',
-    "by_operator = True",
+    'by_object = dis.opname[code.co_code[asking.f_lasti]] == "CONTAINS_OP"',
+    "by_object = False",
     _of("templates/test_own_functions.py", "comparison"),
   ),
   Fault(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 
 import numpy as np
@@ -215,6 +216,10 @@ def _branching(y, predictions):
   return predictions[:, 0] * (1000.0 if tf.reduce_min(y) == 0 else 1.0)
 
 
+def _by_function(y, predictions):
+  return tf.where(operator.eq(y, 0), predictions[:, 0], 0.0)
+
+
 def _each(y, predictions):
   return tf.map_fn(lambda v: tf.where(v[0] != 0, v[0], 1.0), predictions)
 
@@ -224,6 +229,7 @@ def _each(y, predictions):
   [
     (_zeros_alone_as_tf_function, "the tf.function _zeros_alone_as_tf_function"),
     (_branching, r"\S*test_losses\.py, line \d+"),
+    (_by_function, r"\S*test_losses\.py, line \d+"),
     (_each, r"\S*test_losses\.py, line \d+"),
   ],
 )

@@ -7,6 +7,8 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Optional
 
+import numpy as np
+
 from tff_algos.client_data import ClientDirectory
 from tff_algos.errors import InputError
 from tff_algos.models import keras_exchange
@@ -17,6 +19,7 @@ from tff_algos.templates.stateful_process import StatefulProcess
 if TYPE_CHECKING:
   from tff_algos.simulation.loop import Settings
 
+_NUMBERS = (int, float, np.number)
 # Names to values as texts, which of floats tell each from every other.
 Origin = Mapping[str, str]
 
@@ -62,7 +65,10 @@ def _of_own_functions(kinds: Mapping[str, Round]) -> Mapping[str, str]:
 
 
 def _is_ours(function: Any) -> bool:
-  return str(getattr(function, "__module__", "")).startswith("tff_algos.")
+  # What wraps one of ours may have its names.
+  is_wrapper = hasattr(function, "__wrapped__")
+  module = "" if is_wrapper else getattr(function, "__module__", "")
+  return str(module).startswith("tff_algos.")
 
 
 def _of_model(model: Model) -> Mapping[str, str]:
@@ -92,13 +98,14 @@ def _numbers(part: Any) -> str:
   """What decides as much: of Keras's a rate of dropout, of a partial its arguments."""
   if isinstance(part, functools.partial):
     given = {**{str(k): v for k, v in enumerate(part.args)}, **part.keywords}
-    plain = (f"{n}={v}" for n, v in given.items() if isinstance(v, (int, float, str)))
+    plain = (f"{n}={v}" for n, v in given.items() if isinstance(v, (*_NUMBERS, str)))
     return ", ".join([_name(part.func), *plain])
   try:
-    config = part.get_config()
+    config = dict(part.get_config())
   except Exception:  # It is none of Keras's, or its author has not thought of this.
     return ""
-  numbers = ((n, v) for n, v in sorted(config.items()) if isinstance(v, (int, float)))
+  config.pop("seed", None)  # Draws are from the run's.
+  numbers = ((n, v) for n, v in sorted(config.items()) if isinstance(v, _NUMBERS))
   return ", ".join(f"{name}={value}" for name, value in numbers)
 
 

@@ -108,7 +108,7 @@ class Exchange:
       h = hyper_parameters.with_values(own.hparams, received["hparams"])
       parts = own_functions.Named([*received["parts"].items(), *dict(estimates).items()])
       before = client_state.own if own.memories else client_state
-      with graphs.refusing_equality("client_update"):
+      with graphs.refusing_equality("Estimation" if is_estimate else "client_update"):
         result = client_update(parts, before, examples, seed, h)
       own_functions.check_client_result(result)
       own_functions.check_draws_nothing("client_update", "its seed")

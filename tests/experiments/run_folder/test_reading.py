@@ -129,7 +129,8 @@ def test_folders_of_runs_are_searched_and_a_run_is_read_once(write_run, tmp_path
   write_run(tmp_path / "all/a/deep")
   (tmp_path / "all/a/notes").mkdir()
   write_run(tmp_path / "all/b/checkpoints/not_looked_at")
-  write_run(tmp_path / "all/b/mlruns/0/artifacts")
+  for place in ("all/b", "all"):
+    write_run(tmp_path / place / "mlruns/0/artifacts")
   write_run(tmp_path / "all/b/by_hand")
   given = [str(tmp_path / "all"), str(tmp_path / "all/b")]
   write_run(tmp_path / "all/checkpoints/of_another_program")
