@@ -300,6 +300,7 @@ def test_twafls_full_exchange_costs_two_and_a_half_times_the_asynchronous_one(
 # --- Aggregators and parts of one's own ---------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:SumFactory adds")
 def test_unweighted_aggregator_sends_no_weight(problem):
   process = fed_avg.build_fed_avg(
     problem.model, model_aggregator=tff.aggregators.SumFactory()
