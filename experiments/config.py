@@ -264,7 +264,7 @@ def make_config(
       f"{', '.join(runtimes.DESCRIPTIONS)}."
     )
   if given.get("data_dir") and not row.reads_data_dir:
-    raise InputError(f"{row.name} reads no data_dir: leave it out, or name the task.")
+    raise InputError(f"{row.name} reads no data_dir: leave it out, or name its task.")
   parts = (held or {}).get("clients_per_part")  # Older versions took it in vain.
   if config.runtime == "local_worker" and given.get("clients_per_part", parts) != parts:
     raise InputError(
