@@ -57,6 +57,20 @@ def _replaced(**fields):
   return lambda result: result._replace(**fields)
 
 
+def _update(received, client_state, examples, seed, h):
+  return _result(received, client_state, examples)
+
+
+def _noisy(variables):
+  return {"model": tuple(w + tf.random.normal(w.shape) for w in variables.model)}
+
+
+def _noisy_estimate(received, client_state, examples, seed, h):
+  noise = {"m": (tf.random.normal([]), 1.0)}
+  return _update(received, client_state, examples, seed, h)._replace(metrics=noise)
+
+
+_ESTIMATION = tff_algos.Estimation(_noisy_estimate, times=1)
 _ONE = np.float32(1)
 _WITH_EXTRA = _replaced(
   message={"model": (np.ones([2, 3], np.float32),), "extra": 1.0},
@@ -119,6 +133,14 @@ _MISTAKES = {
       )
     ),
     r"server_update uses RandomStandardNormal, .* a seed that its extra holds by ",
+  ),
+  "random numbers of the distributor": (
+    dict(rounds=tff_algos.Round(_update, _moved, _noisy)),
+    r"^distribute uses RandomStandardNormal, .* a seed that its extra holds by ",
+  ),
+  "random numbers of an estimate": (
+    dict(rounds=tff_algos.Round(_update, _moved, estimation=_ESTIMATION)),
+    r"^Estimation uses RandomStandardNormal, .* draw from its seed by ",
   ),
   "part that is not sent": (
     dict(server=lambda variables, aggregate, n, h: aggregate["modle"]),

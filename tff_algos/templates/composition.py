@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos import graphs, hyper_parameters
+from tff_algos import hyper_parameters
 from tff_algos.aggregators import past_medians
 from tff_algos.aggregators.client_memory import ClientMemoryFactory
 from tff_algos.models.functional import Model
@@ -57,18 +57,16 @@ class Composition:
     @tff.tensorflow.computation
     def init_variables() -> ServerVariables:
       weights = tuple(tf.constant(w) for w in model.initial_weights)
-      with graphs.refusing_equality("init_server"):
+      with own_functions.watching("init_server", "a seed of your own"):
         variables = ServerVariables(weights, init_server())
-      own_functions.check_draws_nothing("init_server", "a seed of your own")
       return variables
 
     init_hparams = tff.tensorflow.computation(self.constant_hparams)
 
     @tff.tensorflow.computation
     def initialize_client() -> Any:
-      with graphs.refusing_equality("init_client"):
+      with own_functions.watching("init_client", "a seed of your own"):
         own = init_client()
-      own_functions.check_draws_nothing("init_client", "a seed of your own")
       if not self.memories:
         return own
       memory = ((k, f.initialize_client()) for k, f in self.memories.items())

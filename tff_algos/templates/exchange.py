@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos import client_data, graphs, hyper_parameters
+from tff_algos import client_data, hyper_parameters
 from tff_algos.templates import (
   client_readings,
   client_results,
@@ -31,6 +31,8 @@ from tff_algos.templates.rounds import (
   mean,
 )
 
+_SEED_OF_SERVER = "a seed that its extra holds"
+
 
 class Exchange:
   """One kind of round, as federated computations."""
@@ -48,7 +50,7 @@ class Exchange:
 
     @tff.tensorflow.computation(tff.to_type(known_type))
     def send(known: Mapping[str, Any]) -> Mapping[str, Any]:
-      with graphs.refusing_equality("distribute"):
+      with own_functions.watching("distribute", _SEED_OF_SERVER):
         parts = kind.distribute(known["variables"])
       sent = OrderedDict(parts=parts, hparams=known["hparams"])
       if own.memories:
@@ -108,10 +110,10 @@ class Exchange:
       h = hyper_parameters.with_values(own.hparams, received["hparams"])
       parts = own_functions.Named([*received["parts"].items(), *dict(estimates).items()])
       before = client_state.own if own.memories else client_state
-      with graphs.refusing_equality("Estimation" if is_estimate else "client_update"):
+      who = "Estimation" if is_estimate else "client_update"
+      with own_functions.watching(who, "its seed"):
         result = client_update(parts, before, examples, seed, h)
       own_functions.check_client_result(result)
-      own_functions.check_draws_nothing("client_update", "its seed")
       num_examples = tf.shape(examples.y)[0]
       if is_estimate:
         result = result._replace(client_state=client_state)
@@ -292,10 +294,9 @@ class Exchange:
         else:
           changes[part] = aggregate[part]
       count = tf.cast(num_clients, tf.float32)
-      with graphs.refusing_equality("server_update"):
+      with own_functions.watching("server_update", _SEED_OF_SERVER):
         variables = kind.server_update(state.variables, changes, count, h)
       own_functions.check_variables(variables, state.variables)
-      own_functions.check_draws_nothing("server_update", "a seed that its extra holds")
       variables = _if_any(num_clients, variables, state.variables)
       return variables, state.round_num + 1
 

@@ -6,9 +6,10 @@ own words would be of types of hundreds of tensors.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -113,15 +114,20 @@ def check_variables(variables: Any, old: ServerVariables) -> None:
   check_kept("The extra of server_update", variables.extra, old.extra, "init_server")
 
 
-def check_draws_nothing(who: str, seed: str) -> None:
-  """Raises `ProcessTypeError` where a function would draw other numbers in each run.
-
-  Called while it is traced.
+@contextlib.contextmanager
+def watching(who: str, seed: str) -> Iterator[None]:
+  """Watches a function of an algorithm while it is traced.
 
   Args:
     who: The function.
     seed: Which seed it is to draw from.
+
+  Raises:
+    ProcessTypeError: It would draw other numbers in each run.
+    InputError: It compares tensors by `==`.
   """
+  with graphs.refusing_equality(who):
+    yield
   graph = tf.compat.v1.get_default_graph()
   drawing = graphs.drawing_operations(graph.as_graph_def())
   if drawing:
