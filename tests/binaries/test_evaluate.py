@@ -115,9 +115,12 @@ def test_percentiles_are_those_of_the_lines(mine, evaluated):
 
 
 def test_model_file_alone_gives_the_same(mine, evaluated, evaluate, tmp_path):
-  """As a folder of results has it, whose checkpoints were removed."""
+  """As a folder of results has it, without its checkpoints and where it was tracked."""
   run_dir = tmp_path / "run"
   shutil.copytree(mine, run_dir, ignore=shutil.ignore_patterns("checkpoints", "*.csv"))
+  config = read_json(run_dir / "config.json")
+  config["flags"]["tracker"] = ["wandb"]  # Which is not installed.
+  (run_dir / "config.json").write_text(json.dumps(config))
   done = evaluate(run_dir=run_dir)
   assert (done.status, done.err) == (0, "")
   assert f"{run_dir / 'model.keras'}:" in done.out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from programs import ROOT
 from training import assert_refused, at_round
 
 
@@ -75,6 +76,18 @@ def test_mistake_is_one_sentence_and_nothing_is_written(
   done = fork_program("forgetting.py", *flags, cwd=tmp_path)
   assert_refused(done, said)
   assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_whose_first_round_cannot_be_done_is_emptied(fork_program, tmp_path):
+  flags = [
+    *("--task=own_tasks:good", "--driver=own_algorithms:build_with_variable"),
+    *("--algorithms=fedavg", "--rounds=2"),
+    *(f"--cache_dir={tmp_path / 'cache'}", f"--run_dir={tmp_path / 'run'}"),
+  ]
+  paths = [str(ROOT / "tests/binaries"), str(ROOT / "tests")]
+  done = fork_program("forgetting.py", *flags, cwd=tmp_path, paths=paths)
+  assert done.status == 1 and "use the local_worker runtime" in done.err
+  assert not list((tmp_path / "run").iterdir())
 
 
 @pytest.mark.parametrize("held", ['{"settings": {}}', '{"flags": {}}'])
