@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import re
+import subprocess
 import sys
 import types
 from typing import NamedTuple
@@ -50,6 +51,15 @@ def test_every_algorithm_is_public():
   for row in registry.ALGORITHMS.values():
     for value in (row.builder, row.hparams_class):
       assert getattr(tff_algos, value.__name__) is value
+
+
+@pytest.mark.parametrize("name", ["schedules", "tree_math"])
+def test_module_is_found_before_anything_else_is(name):
+  code = f"import tff_algos; print(tff_algos.{name}.__name__)"
+  done = subprocess.run(
+    [sys.executable, "-c", code], cwd=_ROOT, capture_output=True, text=True, check=False
+  )
+  assert done.stdout.strip().endswith(f".{name}"), done.stderr
 
 
 def test_unknown_name_is_an_attribute_error():

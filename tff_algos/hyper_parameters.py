@@ -7,12 +7,14 @@ rounds without tracing anything again. The others shape the computation.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import copy
 import dataclasses
 import math
 import re
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Optional, TypeVar
 
 import numpy as np
@@ -20,6 +22,10 @@ import numpy as np
 from tff_algos.errors import InputError
 
 _H = TypeVar("_H")
+# The tunable fields that are read as numbers while somebody wants to know it.
+_numbers: contextvars.ContextVar[Optional[dict[str, float]]] = contextvars.ContextVar(
+  "numbers", default=None
+)
 
 
 def hparam(
@@ -102,7 +108,10 @@ class HyperParameters:
   def __post_init__(self) -> None:
     check_fields(type(self))
     for field in dataclasses.fields(self):
-      value = _as_type_of(field, getattr(self, field.name))
+      value = getattr(self, field.name)
+      if field.metadata["tunable"] and hasattr(value, "graph"):
+        continue  # A tensor of a graph, in a copy of what a function was given.
+      value = _as_type_of(field, value)
       object.__setattr__(self, field.name, value)
       _check_range(field, value)
     object.__setattr__(self, "_read", set())
@@ -111,6 +120,11 @@ class HyperParameters:
     value = super().__getattribute__(name)
     if not name.startswith("_") and (read := getattr(self, "_read", None)) is not None:
       read.add(name)
+      field = self.__dataclass_fields__.get(name)
+      is_tunable = field is not None and field.metadata["tunable"]
+      numbers = _numbers.get()
+      if numbers is not None and is_tunable and isinstance(value, float):
+        numbers[name] = value
     return value
 
   # For copies and pickles, of which nobody has read anything.
@@ -139,12 +153,30 @@ class NoSuchHparamError(InputError, AttributeError):
 
 
 def check_fields(hparams_class: type) -> None:
-  """Raises `InputError` for a field that lacks what `hparam` says of it."""
+  """Raises `InputError` for a class whose fields are not what `hparam` makes."""
+  name = hparams_class.__name__
+  for kind in hparams_class.__mro__:
+    own = vars(kind).get("__annotations__", {}).values()
+    is_decorated = "__dataclass_fields__" in vars(kind)
+    has_fields = issubclass(kind, HyperParameters) and any(
+      "ClassVar" not in str(annotation) for annotation in own
+    )
+    if has_fields and not is_decorated:
+      raise InputError(
+        f"{kind.__name__} has fields of its own, but is no dataclass: put "
+        "@dataclasses.dataclass(frozen=True) before its class."
+      )
   for field in dataclasses.fields(hparams_class):
     if "help" not in field.metadata:
       raise InputError(
-        f"{hparams_class.__name__}.{field.name} is a plain field: make it by "
-        "tff_algos.hparam."
+        f"{name}.{field.name} is a plain field: make it by tff_algos.hparam."
+      )
+    kind, is_tunable = type_of(field), field.metadata["tunable"]
+    if kind not in (bool, int, float, str) or (is_tunable and kind in (bool, str)):
+      wanted = "a number" if is_tunable else "a number, a word, True or False"
+      raise InputError(
+        f"The default of {name}.{field.name} must be {wanted}, as it is "
+        f"{'tunable' if is_tunable else 'a flag'}; found {field.default!r}."
       )
 
 
@@ -193,6 +225,20 @@ def tunable_values(hparams: HyperParameters) -> OrderedDict[str, float]:
     for f in dataclasses.fields(hparams)
     if f.metadata["tunable"]
   )
+
+
+@contextlib.contextmanager
+def noting_numbers() -> Iterator[dict[str, float]]:
+  """What tunable fields give where they are read as numbers meanwhile, by name.
+
+  Inside an algorithm's functions those of their `h` are tensors.
+  """
+  found: dict[str, float] = {}
+  token = _numbers.set(found)
+  try:
+    yield found
+  finally:
+    _numbers.reset(token)
 
 
 def unread_values(hparams: HyperParameters) -> OrderedDict[str, Any]:

@@ -17,6 +17,7 @@ from tff_algos import hyper_parameters
 from tff_algos.client_data import Examples
 from tff_algos.client_work import gradients, local_training
 from tff_algos.client_work.local_sgd import LocalSgd, PlainSgd
+from tff_algos.errors import InputError
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models import functional
 
@@ -535,3 +536,53 @@ def test_pull_adds_the_gradient_of_a_quadratic_penalty(strength, momentum):
       weights[k] = weights[k] - 0.03 * velocity[k]
   for a, b in zip(found.weights, weights):
     np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
+
+
+# --- What does not fit --------------------------------------------------------------
+
+
+def _own_gradient(change):
+  def gradient_of(weights, batch):
+    gradient, loss = gradients.batch_gradient(
+      _MODEL, weights, batch.x, batch.y, batch.seed
+    )
+    return change(gradient, loss)
+
+  return dict(gradient_of=gradient_of)
+
+
+_WHAT_IS_WANTED = r"must be a tuple of arrays as the weights' are, \(\(3, 1\), \(1,\)\)"
+
+
+@pytest.mark.parametrize(
+  "options, said",
+  [
+    (_own_gradient(lambda g, loss: g), rf"gradient_of {_WHAT_IS_WANTED}; found \(3, 1\)"),
+    (_own_gradient(lambda g, loss: (*g, loss)), r"gradient_of must return a pair \(grad"),
+    (
+      _own_gradient(lambda g, loss: (tuple(map(tf.reduce_mean, g)), loss)),
+      rf"gradient_of {_WHAT_IS_WANTED}; found \(\(\), \(\)\)\.$",
+    ),
+    (
+      _own_gradient(lambda g, loss: ((g[0], None), loss)),
+      rf"gradient_of {_WHAT_IS_WANTED}; found \(\(3, 1\), None\)\.$",
+    ),
+    (
+      dict(adjust_gradient=lambda g, w, carry: g),
+      rf"adjust_gradient {_WHAT_IS_WANTED}; found \(3, 1\)",
+    ),
+    (
+      dict(adjust_gradient=lambda g, w, carry: (g, carry, 1)),
+      r"adjust_gradient must return a pair \(gradient, carry\); found \(\(\(3, 1\), ",
+    ),
+    (dict(after_step=lambda w, batch: w[:1]), rf"after_step returns {_WHAT_IS_WANTED}"),
+    (
+      dict(pull=local_training.Pull((tf.constant(0.0), tf.constant(0.0)))),
+      r"arrays of the same shapes, .* found \(3, 1\), \(1,\) and \(\), \(\)\.$",
+    ),
+  ],
+)
+def test_what_does_not_fit_the_weights_is_refused(options, said):
+  """TensorFlow would repeat what is smaller, or say something of tuples."""
+  with pytest.raises(InputError, match=said):
+    _train(_examples(5), PlainSgd(epochs=1, batch_size=2), **options)

@@ -1,4 +1,4 @@
-"""Clipping to a norm, from its definition."""
+"""Clipping to a norm, from its definition; what the arithmetic refuses."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hypothesis_numpy
 
 from tff_algos.client_work import tree_math
+from tff_algos.errors import InputError
 
 _NUMBERS = st.floats(-1e4, 1e4, width=32, allow_subnormal=False)
 _GRADIENTS = st.tuples(
@@ -61,3 +62,29 @@ def test_zero_gradient_stays_zero(clip_norm):
   found = _clip((np.zeros((2, 3), np.float32), np.zeros(1, np.float32)), clip_norm)
   for a in found:
     np.testing.assert_array_equal(a, np.zeros_like(a))
+
+
+_FUNCTIONS = [
+  tree_math.add,
+  tree_math.subtract,
+  tree_math.dot,
+  lambda a, b: tree_math.add_scaled(a, 2.0, b),
+]
+
+
+@pytest.mark.parametrize("function", _FUNCTIONS)
+@pytest.mark.parametrize("shapes", [[(2, 3)], [(2, 3), ()], [(3, 2), (4,)]], ids=str)
+def test_weights_of_other_shapes_are_refused(function, shapes):
+  """TensorFlow would repeat scalars, and `zip` drop what one of them lacks."""
+  a, b = ([tf.ones(s) for s in of] for of in ([(2, 3), (4,)], shapes))
+  for one, other in ((a, b), (b, a)):
+    with pytest.raises(InputError, match="arrays of the same shapes, one for one; fo"):
+      function(tuple(one), tuple(other))
+
+
+def test_a_length_that_is_known_later_is_taken():
+  """As of a batch, whose first dimension a graph does not know."""
+  spec = tf.TensorSpec([None], tf.float32)
+  total = tf.function(lambda x: tree_math.add((x,), (tf.ones([2]),)))
+  [found] = total.get_concrete_function(spec)(tf.constant([1.0, 2.0]))
+  np.testing.assert_array_equal(found, [2.0, 3.0])

@@ -79,6 +79,21 @@ def test_loss_that_spreads_labels_over_predictions_is_warned_of():
     _convert(1, tf.TensorSpec([1], tf.float32), loss=tf.keras.losses.mean_squared_error)
 
 
+def test_metric_that_spreads_labels_over_predictions_is_warned_of():
+  """It would be the mean distance to anybody's label."""
+  absolute = tf.keras.losses.mean_absolute_error
+  options = dict(loss=lambda y, p: _squared(y, p[:, 0]))
+  said = "the metric 'mae' makes numbers that change with the other examples"
+  with pytest.warns(InputWarning, match=said) as caught:
+    _convert(1, _FLOAT, metrics=dict(mae=absolute), **options)
+  assert [w.filename for w in caught if w.category is InputWarning] == [__file__]
+  with warnings.catch_warnings():
+    warnings.simplefilter("error", InputWarning)
+    own = dict(mae=lambda y, p: (tf.abs(y - p[:, 0]), tf.ones_like(y)))
+    _convert(1, _FLOAT, metrics=own, **options)
+    _convert(3, _CLASS, metrics=dict(own=functional.accuracy))
+
+
 @pytest.mark.parametrize(
   "y",
   [

@@ -23,6 +23,7 @@ from tff_algos.simulation import (
   stopping,
 )
 from tff_algos.simulation.client_state_store import ClientStateStore
+from tff_algos.templates.identity import Identity
 from tff_algos.templates.ledger import RoundTraffic
 from tff_algos.templates.rounds import RoundOutput
 
@@ -36,9 +37,9 @@ class _Notes:
   """Stands for a process: counts the rounds, and of each client its rounds."""
 
   model = personal_model = population = state_types = None
+  identity = Identity()
 
   def __init__(self):
-    self.composed_of = {}
     self.rounds: list[list[tuple]] = []
     crossing = RoundTraffic(down={"model": 7, "hparams": 3}, up={"model": 3})
     self.traffic = {"": crossing}

@@ -13,6 +13,7 @@ from tff_algos.algorithms import fed_avg
 from tff_algos.errors import InputError
 from tff_algos.models import functional, keras
 from tff_algos.simulation import loop, origin
+from tff_algos.templates import identity
 
 _SETTINGS = loop.Settings(rounds=1, clients_per_round=3)
 
@@ -78,7 +79,7 @@ def test_hyper_parameter_called_as_what_is_there_hides_nothing(federation):
 def test_epsilon_of_a_loss_counts(federation):
   def of(epsilon):
     losses = functional.FadingCrossEntropy(epsilon)
-    return origin._of_model(dataclasses.replace(federation.model, example_losses=losses))
+    return identity.of_model(dataclasses.replace(federation.model, example_losses=losses))
 
   assert _differing(of(1e-12), of(1e-30)) == {"loss"}
   assert of(1e-12) == of(1e-12)
@@ -87,7 +88,7 @@ def test_epsilon_of_a_loss_counts(federation):
 def test_numbers_of_a_loss_of_kerass_count(federation):
   def of(delta):
     losses = tf.keras.losses.Huber(delta, reduction="none")
-    return origin._of_model(dataclasses.replace(federation.model, example_losses=losses))
+    return identity.of_model(dataclasses.replace(federation.model, example_losses=losses))
 
   assert _differing(of(1.0), of(2.0)) == {"numbers of the loss"}
   assert not _differing(of(1.0), of(1.0))
@@ -96,7 +97,7 @@ def test_numbers_of_a_loss_of_kerass_count(federation):
 def test_arguments_of_a_partial_count(federation):
   def of(function, *arguments, **more):
     losses = functools.partial(function, *arguments, **more)
-    return origin._of_model(dataclasses.replace(federation.model, example_losses=losses))
+    return identity.of_model(dataclasses.replace(federation.model, example_losses=losses))
 
   first = of(_absolute_error, power=2, names=object())  # Which has an address.
   assert not _differing(first, of(_absolute_error, power=2, names=object()))
@@ -113,7 +114,7 @@ def test_loss_of_ones_own_has_no_address_in_its_text(federation):
       return _absolute_error(labels, predictions)
 
   model = dataclasses.replace(federation.model, example_losses=Own(object()))
-  assert origin._of_model(model)["loss"].endswith("Own")
+  assert identity.of_model(model)["loss"].endswith("Own")
 
 
 def test_layers_of_a_keras_model_are_told_apart():
@@ -123,7 +124,7 @@ def test_layers_of_a_keras_model_are_told_apart():
 
   def of(*layers):
     stack = [tf.keras.Input([4]), *layers, tf.keras.layers.Dense(2)]
-    return origin._of_model(keras.from_keras(tf.keras.Sequential(stack), spec))
+    return identity.of_model(keras.from_keras(tf.keras.Sequential(stack), spec))
 
   first = of(tf.keras.layers.Dense(3, activation="relu"))
   again = of(tf.keras.layers.Dense(3, activation="relu"))

@@ -289,6 +289,99 @@ def test_a_program_goes_on_with_what_it_began_with_only(
   assert set(managers.metrics.values()) == {2, 3}
 
 
+@pytest.fixture
+def begun(federated, clients, scaffold, tmp_path):
+  """The folder of the state of a program that has done two rounds of SCAFFOLD."""
+  run_ours(scaffold, clients, Managers(tmp_path / "state"), train_total_rounds=2)
+  return tmp_path / "state"
+
+
+@pytest.mark.parametrize(
+  "changed, said",
+  [
+    (dict(epochs=2), r"epochs=1, but this one has epochs=2: "),
+    (dict(learning_rate=0.01), r"learning_rate=0\.1\d*, but this one has learning_rate="),
+  ],
+)
+def test_a_program_goes_on_with_its_hyper_parameters_only(
+  clients, model, begun, changed, said
+):
+  hparams = tff_algos.ScaffoldHparams(batch_size=_BATCH, **changed)
+  process = tff_algos.build_scaffold(model, hparams, num_clients=5)
+  with pytest.raises(tff_algos.InputError, match=f"^The program began with {said}"):
+    run_ours(process, clients, Managers(begun))
+
+
+def _damage(folder):
+  newest = max(folder.iterdir(), key=lambda path: int(path.name.rpartition("_")[2]))
+  for path in newest.rglob("*"):
+    if path.is_file():
+      path.write_bytes(b"")
+
+
+def test_state_that_cannot_be_read_is_one_sentence(clients, fed_avg, scaffold, begun):
+  said = r"^The program's newest state, of version 2, cannot be gone on with, [^\n]*\.$"
+  with pytest.raises(tff_algos.InputError, match=said):
+    run_ours(fed_avg, clients, Managers(begun))
+  _damage(begun)
+  with pytest.raises(tff_algos.InputError, match=said):
+    run_ours(scaffold, clients, Managers(begun))
+  shutil.rmtree(begun / "program_state_2")  # As it says.
+  managers = Managers(begun)
+  run_ours(scaffold, clients, managers)
+  assert set(managers.metrics.values()) == {2, 3}
+
+
+@pytest.mark.parametrize("run, name", CASES)
+def test_a_program_does_not_go_on_with_rewritten_clients(
+  run, name, federated, clients, tmp_path, request
+):
+  """Of the same names and numbers of examples, and other labels."""
+  process, folder = request.getfixturevalue(name), tmp_path / "clients"
+  data = {c: clients.examples(c, _SPEC) for c in clients.ids}
+  written = tff_algos.write_clients(str(folder), data, _SPEC)
+  run(process, written, Managers(tmp_path / "state"), train_total_rounds=1)
+  shutil.rmtree(folder)
+  other = {c: (x, 1 - np.asarray(y)) for c, (x, y) in data.items()}
+  written = tff_algos.write_clients(str(folder), other, _SPEC)
+  with pytest.raises(tff_algos.InputError, match="holds other clients than those that"):
+    run(process, written, Managers(tmp_path / "state"))
+
+
+def test_a_program_finds_its_clients_from_another_folder(
+  federated, clients, fed_avg, tmp_path, monkeypatch
+):
+  monkeypatch.chdir(pathlib.Path(clients.folder).parent)
+  relative = tff_algos.ClientDirectory(pathlib.Path(clients.folder).name)
+  run_tffs(fed_avg, relative, Managers(tmp_path), train_total_rounds=1)
+  monkeypatch.chdir(tmp_path)
+  managers = Managers(tmp_path)
+  run_tffs(fed_avg, clients, managers)
+  assert set(managers.metrics.values()) == {2, 3}
+
+
+@pytest.mark.parametrize(
+  "changed, said",
+  [
+    (dict(train_process=None), "train_process must be a tff_algos.StatefulProcess; "),
+    (dict(train_data_source=[1]), "train_data_source must be a tff_algos.ClientSource; "),
+    (dict(train_per_round_clients=0), "train_per_round_clients must be at least 1; "),
+    (dict(train_total_rounds=2.5), "train_total_rounds must be a whole number; "),
+    (dict(train_total_rounds=-1), "train_total_rounds must be at least 0; "),
+  ],
+)
+def test_wrong_arguments_are_one_sentence(
+  federated, clients, scaffold, tmp_path, changed, said
+):
+  with pytest.raises(tff_algos.InputError, match=f"^{said}found "):
+    run_ours(scaffold, clients, Managers(tmp_path), **changed)
+
+
+def test_source_of_a_folders_name_is_refused():
+  with pytest.raises(tff_algos.InputError, match=r"clients must be a tff_algos\.ClientD"):
+    tff_algos.ClientSource("folder")
+
+
 class OtherSource:
   """A source of another kind, which draws as ours does and has all that is asked."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import warnings
 from collections import OrderedDict
 
@@ -13,7 +14,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_algos
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, InputWarning
 from tff_algos.templates.process_types import ProcessTypeError
 
 
@@ -68,6 +69,11 @@ def _noisy(variables):
 def _noisy_estimate(received, client_state, examples, seed, h):
   noise = {"m": (tf.random.normal([]), 1.0)}
   return _update(received, client_state, examples, seed, h)._replace(metrics=noise)
+
+
+def _by_python(result):
+  ones = tf.py_function(lambda: np.ones([2, 3], np.float32), [], tf.float32)
+  return result._replace(metrics={"mine": (tf.reduce_sum(ones), 1.0)})
 
 
 _ESTIMATION = tff_algos.Estimation(_noisy_estimate, times=1)
@@ -141,6 +147,64 @@ _MISTAKES = {
   "random numbers of an estimate": (
     dict(rounds=tff_algos.Round(_update, _moved, estimation=_ESTIMATION)),
     r"^Estimation uses RandomStandardNormal, .* draw from its seed by ",
+  ),
+  "Python in the graph": (
+    dict(change=_by_python),
+    r"^client_update calls Python from its graph \(EagerPyFunc\), [^\n]*operations\.$",
+  ),
+  "estimate that hides a part": (
+    dict(
+      rounds=tff_algos.Round(_update, _moved, estimation=tff_algos.Estimation(_update, 1))
+    ),
+    r"^The part 'model' of an Estimation's message has the name of one that the server ",
+  ),
+  "metric of several numbers": (
+    dict(change=_replaced(metrics={"mine": (np.ones(3, np.float32), 1.0)})),
+    r"^The metric 'mine' of a ClientResult must be a pair of scalars, ",
+  ),
+  "metric of a word": (
+    dict(change=_replaced(metrics={"mine": ("high", 1.0)})),
+    r"^The metric 'mine' of a ClientResult must be a pair of scalars, ",
+  ),
+  "metric of a taken name": (
+    dict(change=_replaced(metrics={"num_dropped": (1.0, 1.0)})),
+    r"^The metric 'num_dropped' of a ClientResult has the name of one that every round ",
+  ),
+  "metric of two words": (
+    dict(change=_replaced(metrics={"my loss": (1.0, 1.0)})),
+    r"^The metric 'my loss' must have a name of letters, digits and underscores\.$",
+  ),
+  "weight of several numbers": (
+    dict(change=_replaced(weight={"model": np.ones(3, np.float32)})),
+    r"^The weight of the part 'model' must be a scalar, .* found one of shape \(3,\)\.$",
+  ),
+  "weight that is not there": (
+    dict(change=_replaced(weight={"model": None})),
+    r"^The weight of a ClientResult must be tensors .* found None in \{'model': None\}\.",
+  ),
+  "part of whole numbers": (
+    dict(change=_replaced(message={"model": (np.ones([2, 3], np.int32),)})),
+    r"^MeanFactory does not aggregate the part 'model', which is <int32\[2,3\]>: ",
+  ),
+  "distributor without names": (
+    dict(rounds=tff_algos.Round(_update, _moved, lambda variables: variables.model)),
+    r"^What distribute returns must map the names of parts .*; found a tuple\.$",
+  ),
+  "distributor of nothing": (
+    dict(rounds=tff_algos.Round(_update, _moved, lambda variables: {"model": None})),
+    r"^What distribute returns must be tensors .*; found None in \{'model': None\}\.$",
+  ),
+  "server's start of nothing": (
+    dict(init_server=lambda: None),
+    r"^What init_server returns must be tensors .*, \(\) for nothing; found None in None",
+  ),
+  "clients' start of nothing": (
+    dict(init_client=lambda: {"a": None}),
+    r"^What init_client returns must be tensors .*; found None in \{'a': None\}\.$",
+  ),
+  "decorated function": (
+    dict(rounds=tff_algos.Round(tf.function(_update), _moved)),
+    r"^client_update must not be a tf\.function, ",
   ),
   "part that is not sent": (
     dict(server=lambda variables, aggregate, n, h: aggregate["modle"]),
@@ -252,6 +316,59 @@ def test_comparison_by_identity_is_taken():
   _compose(change=change)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Tunable(tff_algos.HyperParameters):
+  rate: float = tff_algos.hparam(0.5, "A rate.", source="own", tunable=True)
+  times: int = tff_algos.hparam(2, "How often.", source="own")
+
+
+def _compose_with(hparams, rate_of):
+  """Of a client update that adds a rate, which is had of `h`."""
+
+  def client_update(received, client_state, examples, seed, h):
+    result = _result(received, client_state, examples)
+    added = tuple(rate_of(h) * w for w in result.message["model"])
+    return result._replace(message=OrderedDict(model=added))
+
+  return tff_algos.compose_process(
+    _model(),
+    hparams,
+    rounds=tff_algos.Round(client_update, _moved),
+    aggregators=OrderedDict(model=tff_algos.mean()),
+  )
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_rate_that_no_schedule_changes_is_said(is_changed):
+  hparams = _Tunable(rate=0.75)
+  own = dataclasses.replace(hparams, times=3) if is_changed else hparams
+  said = r"^client_update reads rate from what its builder was given, .* from h\.$"
+  with pytest.warns(InputWarning, match=said):
+    _compose_with(hparams, lambda h: own.rate * h.times)
+
+
+@pytest.mark.parametrize(
+  "rate_of",
+  [
+    lambda h: h.rate,
+    lambda h: dataclasses.replace(h, times=3).rate,  # For another phase of training.
+    lambda h: h.rate + _Tunable(rate=0.25).rate,  # One of its own.
+  ],
+)
+def test_rate_of_h_needs_no_warning(rate_of):
+  hparams = _Tunable(rate=0.75)
+  with warnings.catch_warnings():
+    warnings.simplefilter("error", InputWarning)
+    _compose_with(hparams, rate_of)
+  assert hparams.rate == 0.75  # Outside of a function it is a number.
+
+
+def test_changed_hyper_parameters_keep_the_tensor_and_are_checked():
+  said = r"^times must be int, any number; found 'often' of type str\.$"
+  with pytest.raises(TypeError, match=said):
+    _compose_with(_Tunable(), lambda h: dataclasses.replace(h, times="often").rate)
+
+
 def test_what_was_received_may_be_kept():
   """By name as it came, of which the declared state is a plain mapping."""
 
@@ -279,10 +396,10 @@ def test_without_a_mistake_it_is_a_process():
 @pytest.mark.parametrize("name", ["SumFactory", "SecureSumFactory"])
 def test_sum_in_the_place_of_a_mean_is_said(name):
   factory = getattr(tff.aggregators, name)(*[10.0] * (name == "SecureSumFactory"))
-  with pytest.warns(tff_algos.errors.InputWarning, match=f"^{name} adds the clients'"):
+  with pytest.warns(InputWarning, match=f"^{name} adds the clients'"):
     tff_algos.build_fed_avg(_model(), model_aggregator=factory)
   with warnings.catch_warnings():
-    warnings.simplefilter("error", tff_algos.errors.InputWarning)
+    warnings.simplefilter("error", InputWarning)
     mean = tff.aggregators.UnweightedMeanFactory(factory)
     tff_algos.build_fed_avg(_model(), model_aggregator=mean)
 
@@ -318,6 +435,40 @@ def test_hyper_parameter_that_is_a_plain_field_is_refused():
 
   with pytest.raises(tff_algos.InputError, match=r"Mine\.plain is a plain field: "):
     Mine()
+
+
+def test_hyper_parameters_without_their_decorator_are_refused():
+  """Their defaults would be those of the class before, without a word."""
+
+  class Mine(tff_algos.FedAvgHparams):
+    learning_rate: float = 0.001
+
+  class Named(tff_algos.FedAvgHparams):
+    note: ClassVar[str] = "mine"  # noqa: F821
+
+  assert Named().learning_rate == 0.1
+  with pytest.raises(InputError, match=r"^Mine has fields of its own, but is no datac"):
+    Mine()
+
+
+@pytest.mark.parametrize(
+  "default, is_tunable, wanted",
+  [
+    ((3, 4), False, "a number, a word, True or False"),
+    ("fast", True, "a number"),
+    (True, True, "a number"),
+  ],
+)
+def test_hyper_parameter_of_another_kind_is_refused(default, is_tunable, wanted):
+  field = tff_algos.hparam(default, "Mine.", source="own", tunable=is_tunable)
+  made = dataclasses.make_dataclass(
+    "Mine", [("own", object, field)], bases=(tff_algos.HyperParameters,), frozen=True
+  )
+  said = (
+    rf"^The default of Mine\.own must be {wanted}, .*; found {re.escape(repr(default))}"
+  )
+  with pytest.raises(InputError, match=said):
+    made()
 
 
 def test_hyper_parameter_that_is_not_there_is_an_attribute_that_is_not_there():

@@ -102,6 +102,42 @@ def test_that_there_is_a_personal_model_is_kept(model, tmp_path):
     tff_algos.build_client_evaluation(model, personal_model=loaded.personal_model)
 
 
+@pytest.fixture(scope="module")
+def loaded(model, tmp_path_factory):
+  """Epochs to a loaded process of FedAvg."""
+  folder, found = tmp_path_factory.mktemp("loaded"), {}
+  for epochs in (1, 2):
+    process = tff_algos.build_fed_avg(model, tff_algos.FedAvgHparams(epochs=epochs))
+    tff_algos.save_process(process, folder / str(epochs))
+    found[epochs] = tff_algos.load_process(folder / str(epochs))
+  return found
+
+
+def test_a_run_goes_on_with_a_loaded_process_of_its_own_only(
+  model, loaded, clients, tmp_path
+):
+  """Begun with what was built or loaded, and gone on with the other."""
+  built = tff_algos.build_fed_avg(model)
+  for place, (begins, goes_on) in enumerate([(built, loaded[1]), (loaded[1], built)]):
+    settings = dict(clients_per_round=2, checkpoint_folder=tmp_path / str(place))
+    tff_algos.simulate(begins, clients, tff_algos.Settings(rounds=1, **settings))
+    more = tff_algos.Settings(rounds=2, **settings)
+    with pytest.raises(tff_algos.InputError, match=r"epochs=1, but .* epochs=2: resume"):
+      tff_algos.simulate(loaded[2], clients, more, resume=True)
+    found = tff_algos.simulate(goes_on, clients, more, resume=True)
+    assert len(found.records) == 2
+
+
+def test_examples_of_other_numbers_are_refused(loaded, tmp_path):
+  """Its computations would take the bytes for those of the numbers that they read."""
+  spec = tff_algos.ExampleSpec(tf.TensorSpec([3], tf.int32), _SPEC.y)
+  other = tff_algos.write_clients(
+    str(tmp_path), {c: (np.ones((5, 3), np.int32), np.zeros(5)) for c in "ab"}, spec
+  )
+  with pytest.raises(tff_algos.InputError, match=r"\[\['int32', \[3\]\], .* takes \[\["):
+    tff_algos.simulate(loaded[1], other, _SETTINGS)
+
+
 def test_another_program_goes_on_with_it(scaffold, clients, tmp_path):
   path, result = str(tmp_path / "scaffold"), str(tmp_path / "result")
   tff_algos.save_process(scaffold, path)

@@ -14,6 +14,7 @@ import tensorflow as tf
 from tff_algos.client_data import Examples
 from tff_algos.client_work import gradients, tree_math
 from tff_algos.client_work.local_sgd import PlainSgd
+from tff_algos.errors import InputError
 from tff_algos.models.functional import Model, Weights
 
 # What a seed is folded with, so that no two kinds of draws share a key.
@@ -145,6 +146,9 @@ def train_client(
     after_step: `(weights, Batch) -> weights`; default: none.
     carry: The first value of the algorithm's carry, a structure of tensors.
     only_epoch: Takes the steps of this epoch alone, 0..epochs-1; default: of all.
+
+  Raises:
+    InputError: What a function returns, or `pull`, is not of the weights' shapes.
   """
   momentum = getattr(hparams, "momentum", 0.0)
   has_momentum = tf.is_tensor(momentum) or momentum != 0
@@ -181,11 +185,16 @@ def train_client(
     if direct_step is not None:
       weights, batch_loss = direct_step(weights, batch)
     else:
-      gradient, batch_loss = gradient_of(weights, batch)
+      gradient, batch_loss = _two(
+        "gradient_of", "(gradient, sum of losses)", gradient_of(weights, batch)
+      )
+      _check_is_of("The gradient of gradient_of", gradient, weights)
       if pull is not None:
         gradient = pull.add_to(gradient, weights)
       if adjust_gradient is not None:
-        gradient, carry = adjust_gradient(gradient, weights, carry)
+        adjusted = adjust_gradient(gradient, weights, carry)
+        gradient, carry = _two("adjust_gradient", "(gradient, carry)", adjusted)
+        _check_is_of("The gradient of adjust_gradient", gradient, weights)
       if has_momentum:
         velocity = tree_math.add_scaled(gradient, momentum, velocity)
         gradient = velocity
@@ -193,7 +202,9 @@ def train_client(
         carry = note_direction(gradient, carry)
       weights = tree_math.add_scaled(weights, -hparams.learning_rate, gradient)
     if after_step is not None:
-      weights = after_step(weights, batch)
+      moved = after_step(weights, batch)
+      _check_is_of("What after_step returns", moved, weights)
+      weights = tuple(moved)
     return step + 1, weights, velocity, carry, loss + batch_loss
 
   start = tuple(start)
@@ -211,6 +222,33 @@ def train_client(
     num_seen=tf.cast(num_epochs * n, tf.float32),
     carry=carry,
   )
+
+
+def _two(who: str, wanted: str, found: Any) -> tuple[Any, Any]:
+  if not isinstance(found, (tuple, list)) or len(found) != 2:
+    raise InputError(f"{who} must return a pair {wanted}; found {_shown(found)}.")
+  return found[0], found[1]
+
+
+def _check_is_of(what: str, found: Any, weights: Weights) -> None:
+  """Raises `InputError` unless it has an array for each of the weights', of its shape."""
+  shapes = [tf.TensorShape(w.shape) for w in weights]
+  fits = isinstance(found, (tuple, list)) and len(found) == len(weights)
+  if not fits or not all(
+    hasattr(x, "shape") and shape.is_compatible_with(x.shape)
+    for x, shape in zip(found, shapes)
+  ):
+    raise InputError(
+      f"{what} must be a tuple of arrays as the weights' are, {_shown(weights)}; found "
+      f"{_shown(found)}."
+    )
+
+
+def _shown(found: Any) -> str:
+  """Its shapes, or what it is."""
+  if isinstance(found, (tuple, list)):
+    return f"({', '.join(map(_shown, found))})"
+  return str(getattr(found, "shape", found))
 
 
 def _build_direct_step(

@@ -3,6 +3,9 @@
 TensorFlow's graph optimizer makes a sum of sums into one operation that starts with
 whichever term's memory is free at that moment, so that it rounds differently from run to
 run. It leaves differences alone: subtract the opposite where a third term comes in.
+
+What takes two tuples raises `InputError` unless their arrays have the same shapes:
+TensorFlow would repeat the smaller array.
 """
 
 from __future__ import annotations
@@ -11,23 +14,36 @@ from typing import Any
 
 import tensorflow as tf
 
+from tff_algos.errors import InputError
 from tff_algos.models.functional import Weights
+
+
+def _pairs(a: Weights, b: Weights) -> list[tuple[Any, Any]]:
+  """The arrays of both, in pairs of one shape."""
+  shapes = [[tf.TensorShape(x.shape) for x in weights] for weights in (a, b)]
+  if len(a) != len(b) or not all(x.is_compatible_with(y) for x, y in zip(*shapes)):
+    of_a, of_b = (", ".join(map(str, of)) or "none" for of in shapes)
+    raise InputError(
+      "Vector arithmetic on weights takes arrays of the same shapes, one for one; found "
+      f"{of_a} and {of_b}."
+    )
+  return list(zip(a, b))
 
 
 def subtract(a: Weights, b: Weights) -> Weights:
   """The difference a - b."""
-  return tuple(x - y for x, y in zip(a, b))
+  return tuple(x - y for x, y in _pairs(a, b))
 
 
 def add(a: Weights, b: Weights) -> Weights:
   """The sum a + b; not for a term of another sum."""
-  return tuple(x + y for x, y in zip(a, b))
+  return tuple(x + y for x, y in _pairs(a, b))
 
 
 def add_scaled(a: Weights, scale: Any, b: Weights) -> Weights:
   """The sum a + scale * b, which may be a term of another sum."""
   opposite = -scale
-  return tuple(x - opposite * y for x, y in zip(a, b))
+  return tuple(x - opposite * y for x, y in _pairs(a, b))
 
 
 def zeros_like(a: Weights) -> Weights:
@@ -38,7 +54,7 @@ def zeros_like(a: Weights) -> Weights:
 def dot(a: Weights, b: Weights) -> tf.Tensor:
   """The inner product over all weights together, a float32 scalar."""
   # A product of vectors passes over memory once and allocates nothing.
-  flat = ((tf.reshape(x, [1, -1]), tf.reshape(y, [1, -1])) for x, y in zip(a, b))
+  flat = ((tf.reshape(x, [1, -1]), tf.reshape(y, [1, -1])) for x, y in _pairs(a, b))
   return tf.add_n([tf.matmul(x, y, transpose_b=True)[0, 0] for x, y in flat])
 
 

@@ -7,6 +7,7 @@ small or too large, and would be evaluated to other means.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -46,14 +47,14 @@ def one_each(
 
 
 def check(model: functional.Model, predictions: Any) -> None:
-  """Looks whether the loss takes the labels of the examples, and what it makes of them.
+  """Looks whether the loss takes the labels of the examples, and what is made of them.
 
   Args:
     model: The model.
     predictions: What it predicts of a batch: one spec (B, ...), or a structure of them.
 
   Warns:
-    InputWarning: The loss of an example depends on the others of its batch.
+    InputWarning: The loss or a metric of an example depends on the others of its batch.
 
   Raises:
     InputError: It does not take them, makes other than (B,), compares tensors by `==`,
@@ -95,20 +96,27 @@ def check(model: functional.Model, predictions: Any) -> None:
   # A length that is known is not that of the batch.
   if shape is None or (shape.rank is not None and shape.as_list() != [None]):
     raise _not_one_each("the loss", shape, y, predicted)
-  if not takes_logits(loss) and _depends_on_others(model, predicted):
-    warnings.warn(
-      f"Of labels {_text(y.shape)} and predictions {_shapes(predicted)} the loss makes "
-      "numbers that change with the other examples of a batch, as where one is spread "
-      "over the other: unless that is meant, give ExampleSpec labels of the predictions' "
-      "shape.",
-      InputWarning,
-      stacklevel=3,
-    )
+  values = {} if takes_logits(loss) else {"the loss": loss}
+  own = (item for item in model.metrics.items() if item[1] is not functional.accuracy)
+  values.update((f"the metric {name!r}", metric) for name, metric in own)
+  for what, value_of in values.items():
+    if _depends_on_others(value_of, spec, predicted):
+      warnings.warn(
+        f"Of labels {_text(y.shape)} and predictions {_shapes(predicted)} {what} makes "
+        "numbers that change with the other examples of a batch, as where one is spread "
+        "over the other: unless that is meant, give ExampleSpec labels of the "
+        "predictions' shape.",
+        InputWarning,
+        stacklevel=3,
+      )
 
 
-def _depends_on_others(model: functional.Model, predicted: Any) -> bool:
-  """Whether the losses of three examples differ from those of each by itself."""
-  spec = model.example_spec.y
+def _depends_on_others(
+  value_of: Callable[[tf.Tensor, Any], functional.MetricValue],
+  spec: tf.TensorSpec,
+  predicted: Any,
+) -> bool:
+  """Whether the values of three examples differ from those of each by itself."""
   shapes = [spec.shape, *(v.shape[1:] for v in tf.nest.flatten(predicted))]
   if not (tf.executing_eagerly() and all(s.is_fully_defined() for s in shapes)):
     return False
@@ -122,15 +130,21 @@ def _depends_on_others(model: functional.Model, predicted: Any) -> bool:
   y = some(spec.dtype, spec.shape)
   made = tf.nest.map_structure(lambda v: some(v.dtype, v.shape[1:]), predicted)
   try:
-    together = np.asarray(model.example_losses(y, made), np.float64)
-    alone = [model.example_losses(*row) for row in _split((y, made))]
-    found = np.concatenate([np.asarray(value, np.float64) for value in alone])
+    together = _columns(value_of(y, made))
+    alone = [_columns(value_of(*row)) for row in _split((y, made))]
+    found = np.concatenate(alone, axis=-1)
   except Exception:  # Whatever a loss of the user's does with labels that are none.
     return False
   is_same = together.shape == found.shape and np.allclose(
     together, found, 1e-3, 1e-5, equal_nan=True
   )
   return not is_same
+
+
+def _columns(value: functional.MetricValue) -> np.ndarray[Any, Any]:
+  """(1, B), or (2, B) of a pair."""
+  parts = value if isinstance(value, tuple) else (value,)
+  return np.stack([np.asarray(part, np.float64) for part in parts])
 
 
 def _split(structure: Any) -> list[Any]:

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from tff_algos import client_data
+from tff_algos import client_arrays, client_data
 from tff_algos.client_data import ClientDirectory, Examples
 from tff_algos.client_work import gradients, local_training, tree_math
 from tff_algos.errors import InputError, check_whole_number
@@ -123,7 +123,8 @@ def build_client_evaluation(
   def evaluate(
     weights: Weights, clients: ClientDirectory, ids: Sequence[str]
   ) -> ClientValues:
-    client_files.check_example(clients, model)
+    takes = client_arrays.dtypes_and_shapes(model.example_spec)
+    client_files.check_example(clients, takes)
     tensors = tuple(map(tf.constant, check_weights(model, weights)))
 
     def totals_of(client: str) -> dict[str, NDArray[np.float64]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator, Sequence
-from typing import Optional
+from typing import Any, Optional
 
 from tff_algos import client_arrays
 from tff_algos.client_data import ClientDirectory
@@ -18,9 +18,13 @@ _LABEL = re.compile(
 )
 
 
-def check_example(clients: ClientDirectory, model: Model) -> None:
-  """Raises `InputError` if files would be read as other numbers than were written."""
-  takes = client_arrays.dtypes_and_shapes(model.example_spec)
+def check_example(clients: ClientDirectory, takes: list[list[Any]]) -> None:
+  """Raises `InputError` if files would be read as other numbers than were written.
+
+  Args:
+    clients: Who has the files.
+    takes: What is read, as `client_arrays.dtypes_and_shapes` has it.
+  """
   if clients.example not in (None, takes):
     raise InputError(
       f"The examples in {clients.folder} were written with the dtypes and shapes "
@@ -32,12 +36,18 @@ def check_example(clients: ClientDirectory, model: Model) -> None:
 class ClientFiles:
   """The files of a run's clients."""
 
-  def __init__(self, clients: ClientDirectory, model: Optional[Model]):
+  def __init__(
+    self,
+    clients: ClientDirectory,
+    model: Optional[Model],
+    takes: Optional[list[list[Any]]] = None,
+  ):
     """Looks at the examples and their labels, as far as it is known which it takes.
 
     Args:
       clients: All clients.
       model: What is trained; None where this is not known.
+      takes: Dtypes and shapes of the examples that are read; default: the model's.
 
     Raises:
       InputError: They are no `ClientDirectory`, their examples are others than the
@@ -48,8 +58,10 @@ class ClientFiles:
         f"The clients are a {type(clients).__name__}: give a ClientDirectory, which "
         "tff_algos.ClientDirectory makes of their folder."
       )
-    if model is not None:
-      check_example(clients, model)
+    if model is not None and takes is None:
+      takes = client_arrays.dtypes_and_shapes(model.example_spec)
+    if takes is not None:
+      check_example(clients, takes)
     labels = model.labels() if model else None
     if labels is not None:
       clients.check_labels(labels)

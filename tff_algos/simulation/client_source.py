@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 
 from tff_algos import client_data
 from tff_algos.client_data import ClientDirectory, ClientInput
-from tff_algos.errors import InputError, check_whole_number
+from tff_algos.errors import InputError, check_is, check_whole_number
 from tff_algos.simulation import client_inputs, cohorts
 
 
@@ -29,8 +29,10 @@ class ClientSource(tff.program.FederatedDataSource):
       seed: The seed of cohorts and of the clients' draws, >= 0.
 
     Raises:
-      InputError: The seed is no whole number of at least 0.
+      InputError: The seed is no whole number of at least 0, or the clients are no
+        `ClientDirectory`.
     """
+    check_is("clients", clients, ClientDirectory)
     check_whole_number("seed", seed, 0)
     self.clients, self.seed = clients, seed
 
@@ -90,16 +92,16 @@ class ClientSourceIterator(tff.program.FederatedDataSourceIterator):
 
   def _of(self) -> dict[str, object]:
     return {
-      "the clients of": os.path.realpath(self._clients.folder),
-      "the clients of the fingerprint": _fingerprint(self._clients),
+      "the clients of": _place(self._clients),
+      "the clients of the digest": self._clients.digest(),
       "the seed": self._seed,
     }
 
   def to_bytes(self) -> bytes:
     """What `from_bytes` reads: where the clients are and how many rounds are done."""
     content = {
-      "folder": self._clients.folder,
-      "clients": _fingerprint(self._clients),
+      "folder": _place(self._clients),
+      "clients": self._clients.digest(),
       "seed": self._seed,
       "rounds_done": self._rounds_done,
     }
@@ -115,7 +117,7 @@ class ClientSourceIterator(tff.program.FederatedDataSourceIterator):
     """
     content = json.loads(buffer)
     clients = ClientDirectory(content["folder"])
-    if _fingerprint(clients) != content["clients"]:
+    if clients.digest() != content["clients"]:
       raise InputError(
         f"{clients.folder} holds other clients than those that the program began with: "
         "put these back, or begin anew with another folder for the program's state."
@@ -138,5 +140,7 @@ class ClientSourceIterator(tff.program.FederatedDataSourceIterator):
 _TYPE = tff.FederatedType(tff.to_type(client_data.CLIENT_INPUT_TYPE), tff.CLIENTS)
 
 
-def _fingerprint(clients: ClientDirectory) -> str:
-  return client_data.fingerprint(clients.ids, clients.num_examples)
+def _place(clients: ClientDirectory) -> str:
+  """Where they are, whatever folder a process starts in."""
+  folder = clients.folder
+  return folder if "://" in folder else os.path.realpath(folder)

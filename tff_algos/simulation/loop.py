@@ -212,7 +212,7 @@ def simulate(
       "The process's global model alone predicts nothing: leave evaluate out, and "
       "evaluate its clients by evaluate_clients."
     )
-  files = ClientFiles(clients, process.model)
+  files = ClientFiles(clients, process.model, process.identity.example)
   settings.attendance(len(clients), 0)
   training = cohorts.training_clients(
     len(clients), settings.held_out_clients, settings.seed
@@ -242,7 +242,7 @@ def simulate(
     best = None
     if folder is not None and resume and checkpoints.exists(folder):
       found = checkpoints.restore(folder, state, store, types=process.state_types)
-      origin.check(began_with, found.origin, folder)
+      origin.check(began_with, found.origin, f"The run in {folder}")
       given = process.get_hparams(state)
       state, records = found.state, found.records
       if settings.learning_rate_schedule is None:  # It may have had one before.

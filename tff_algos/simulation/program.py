@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import io
+import json
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Optional
@@ -16,8 +17,10 @@ import numpy as np
 import tensorflow_federated as tff
 import tree
 
+from tff_algos.errors import InputError, check_is, check_whole_number, first_line
 from tff_algos.runtimes import private_apis
 from tff_algos.simulation import cohorts
+from tff_algos.simulation import origin as origins
 from tff_algos.simulation.client_files import ClientFiles
 from tff_algos.simulation.client_source import ClientSource, ClientSourceIterator
 from tff_algos.simulation.client_state_store import ClientStateStore
@@ -54,6 +57,23 @@ class KeptStates(private_apis.Serializable):
     return cls(leaves)
 
 
+class KeptOrigin(private_apis.Serializable):
+  """What a program began with, as a part of its state."""
+
+  def __init__(self, origin: origins.Origin):
+    """Keeps it."""
+    self.origin = dict(origin)
+
+  def to_bytes(self) -> bytes:
+    """As JSON."""
+    return json.dumps(self.origin).encode()
+
+  @classmethod
+  def from_bytes(cls, buffer: bytes) -> KeptOrigin:
+    """What `to_bytes` wrote down."""
+    return cls(json.loads(buffer))
+
+
 class ProgramState(NamedTuple):
   """What the program keeps to go on after it was ended.
 
@@ -62,12 +82,14 @@ class ProgramState(NamedTuple):
     client_states: The clients' states.
     round_num: The number of rounds done.
     data_iterator: The clients that are next.
+    origin: What it began with.
   """
 
   state: Any
   client_states: KeptStates
   round_num: int
   data_iterator: ClientSourceIterator
+  origin: KeptOrigin
 
 
 async def train_with_client_states(
@@ -102,29 +124,35 @@ async def train_with_client_states(
 
   Raises:
     ValueError: The context in force is not a `tff.program.FederatedContext`.
-    InputError: A client has a label for which the model has no output, the process was
-      built for another population, or the program began with other clients or another
-      seed.
+    InputError: What is given is of another kind or out of range, a client has a label
+      for which the model has no output, the process was built for another population,
+      or the program began with other clients, another seed, another algorithm or other
+      hyper-parameters; or its newest state is damaged.
     DamagedError: A client's file does not hold what `write_clients` wrote.
   """
   tff.program.check_in_federated_context()
+  check_is("train_process", train_process, StatefulProcess)
+  if not hasattr(train_data_source, "clients"):  # Another class may do the same.
+    check_is("train_data_source", train_data_source, ClientSource)
+  check_whole_number("train_per_round_clients", train_per_round_clients, 1)
+  check_whole_number("train_total_rounds", train_total_rounds, 0)
   clients = train_data_source.clients
-  files = ClientFiles(clients, train_process.model)
+  files = ClientFiles(clients, train_process.model, train_process.identity.example)
   cohorts.check_population(train_process.population, clients.num_examples)
   materialize = tff.program.materialize_value
   initial = await materialize(train_process.initialize_client())
-  begun = ProgramState(
-    await materialize(train_process.initialize()),
-    KeptStates({}),
-    0,
-    train_data_source.iterator(),
-  )
-  found, _ = await program_state_manager.load_latest(begun)
-  state, kept, round_num, iterator = found or begun
+  start = await materialize(train_process.initialize())
+  tunable = await materialize(train_process.get_hparams(start))
+  origin = KeptOrigin(origins.of_process(train_process, tunable))
+  begun = ProgramState(start, KeptStates({}), 0, train_data_source.iterator(), origin)
+  found = await _newest(program_state_manager, begun)
+  state, kept, round_num, iterator, _ = found or begun
   if found is None:
     await program_state_manager.save(copy.deepcopy(begun), version=0)
-  elif isinstance(begun.data_iterator, ClientSourceIterator):
-    iterator.check_goes_on(begun.data_iterator)
+  else:
+    origins.check(origin.origin, found.origin.origin, "The program")
+    if isinstance(begun.data_iterator, ClientSourceIterator):
+      iterator.check_goes_on(begun.data_iterator)
   if found is not None and round_num >= train_total_rounds:
     await model_output_manager.release(state, key=_KEY.format(round_num))
   store = ClientStateStore(initial)
@@ -153,6 +181,32 @@ async def train_with_client_states(
       await model_output_manager.release(state, key=_KEY.format(done + 1))
     # Last: where the program dies before, the round is done and released again, the same.
     await program_state_manager.save(
-      ProgramState(state, KeptStates(leaves_of), done + 1, copy.deepcopy(iterator)),
+      ProgramState(
+        state, KeptStates(leaves_of), done + 1, copy.deepcopy(iterator), origin
+      ),
       version=done + 1,
     )
+
+
+async def _newest(
+  manager: tff.program.ProgramStateManager, begun: ProgramState
+) -> Optional[ProgramState]:
+  """What the manager has kept last; None where it has nothing.
+
+  Raises:
+    InputError: It cannot be read, or is of an algorithm with other states.
+    FileNotFoundError: The folder of the clients is gone.
+  """
+  found: Optional[ProgramState]
+  try:
+    found, _ = await manager.load_latest(begun)
+  except (InputError, FileNotFoundError):
+    raise
+  except Exception as error:  # Of TFF and TensorFlow there are many.
+    version = max(await manager.get_versions() or [0])
+    raise InputError(
+      f"The program's newest state, of version {version}, cannot be gone on with, as it "
+      f"is damaged or of another algorithm or model ({first_line(error)}): remove it, so "
+      "that the one before is taken, or begin anew with another folder for its state."
+    ) from error
+  return found

@@ -62,6 +62,17 @@ class FromFiles:
   is_told_the_round, is_told_seeds = False, True
 
   def __init__(self, spec: ExampleSpec):
+    """Makes the reading.
+
+    Raises:
+      InputError: The examples are text.
+    """
+    for name, part in zip(("inputs", "labels"), (spec.x, spec.y)):
+      if part.dtype == tf.string:
+        raise InputError(
+          f"By the ExampleSpec the {name} are text, but examples are numbers: give "
+          "numbers in its place, such as those of a vocabulary."
+        )
     self.input_type = tff.to_type(client_data.CLIENT_INPUT_TYPE)
 
     @tff.tensorflow.computation(self.input_type)

@@ -58,8 +58,9 @@ class Composition:
     def init_variables() -> ServerVariables:
       weights = tuple(tf.constant(w) for w in model.initial_weights)
       with own_functions.watching("init_server", "a seed of your own"):
-        variables = ServerVariables(weights, init_server())
-      return variables
+        extra = init_server()
+      own_functions.check_values("What init_server returns", extra)
+      return ServerVariables(weights, extra)
 
     init_hparams = tff.tensorflow.computation(self.constant_hparams)
 
@@ -67,6 +68,7 @@ class Composition:
     def initialize_client() -> Any:
       with own_functions.watching("init_client", "a seed of your own"):
         own = init_client()
+      own_functions.check_values("What init_client returns", own)
       if not self.memories:
         return own
       memory = ((k, f.initialize_client()) for k, f in self.memories.items())
@@ -106,9 +108,15 @@ class Composition:
         if part not in self.processes:
           if part == "model":
             warn_of_a_sum(self.factories[part])
-          self.processes[part] = create_process(
-            self.factories[part], part_type, work_type.weight[part]
-          )
+          try:
+            self.processes[part] = create_process(
+              self.factories[part], part_type, work_type.weight[part]
+            )
+          except TypeError as error:
+            raise ProcessTypeError(
+              f"{type(self.factories[part]).__name__} does not aggregate the part "
+              f"{part!r}, which is {part_type.compact_representation()}: {error}"
+            ) from error
     for part in self.factories:
       if part not in self.processes:
         raise ProcessTypeError(

@@ -52,6 +52,8 @@ class Exchange:
     def send(known: Mapping[str, Any]) -> Mapping[str, Any]:
       with own_functions.watching("distribute", _SEED_OF_SERVER):
         parts = kind.distribute(known["variables"])
+      own_functions.check_parts("What distribute returns", parts)
+      own_functions.check_values("What distribute returns", parts)
       sent = OrderedDict(parts=parts, hparams=known["hparams"])
       if own.memories:
         sent["round_num"] = known["round_num"] + 1
@@ -111,9 +113,11 @@ class Exchange:
       parts = own_functions.Named([*received["parts"].items(), *dict(estimates).items()])
       before = client_state.own if own.memories else client_state
       who = "Estimation" if is_estimate else "client_update"
-      with own_functions.watching(who, "its seed"):
+      with own_functions.watching(who, "its seed", own.hparams):
         result = client_update(parts, before, examples, seed, h)
       own_functions.check_client_result(result)
+      if is_estimate:
+        own_functions.check_new_parts(result.message, received["parts"])
       num_examples = tf.shape(examples.y)[0]
       if is_estimate:
         result = result._replace(client_state=client_state)
@@ -294,7 +298,7 @@ class Exchange:
         else:
           changes[part] = aggregate[part]
       count = tf.cast(num_clients, tf.float32)
-      with own_functions.watching("server_update", _SEED_OF_SERVER):
+      with own_functions.watching("server_update", _SEED_OF_SERVER, own.hparams):
         variables = kind.server_update(state.variables, changes, count, h)
       own_functions.check_variables(variables, state.variables)
       variables = _if_any(num_clients, variables, state.variables)

@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import re
+import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Optional
 
 import tensorflow as tf
 
-from tff_algos import graphs
+from tff_algos import graphs, hyper_parameters
 from tff_algos.client_work.model_update import ClientResult
+from tff_algos.errors import InputWarning
+from tff_algos.hyper_parameters import HyperParameters
 from tff_algos.templates.process_types import ProcessTypeError
 from tff_algos.templates.rounds import Round, ServerVariables
+
+# The metrics of every round.
+_COUNTS = ("num_examples", "num_accepted", "num_dropped")
 
 
 def check_round(kind: Round) -> None:
@@ -35,6 +42,11 @@ def _check_takes(who: str, function: Any, arguments: Sequence[str]) -> None:
   wanted = f"{who} must be a function of ({', '.join(arguments)})"
   if not callable(function):
     raise ProcessTypeError(f"{wanted}; found {function!r}.")
+  if isinstance(function, tf.types.experimental.GenericFunction):
+    raise ProcessTypeError(
+      f"{who} must not be a tf.function, as it is traced with all around it: take the "
+      "decorator away, or put it on a function that it calls."
+    )
   try:
     signature = inspect.signature(function)
   except ValueError:  # Some built-in functions do not say what they take.
@@ -43,6 +55,12 @@ def _check_takes(who: str, function: Any, arguments: Sequence[str]) -> None:
     signature.bind(*arguments)
   except TypeError as error:
     raise ProcessTypeError(f"{wanted}; found one of {signature}.") from error
+
+
+def _is_scalar(value: Any) -> bool:
+  tensor = tf.convert_to_tensor(value)
+  is_number = tensor.dtype.is_floating or tensor.dtype.is_integer
+  return is_number and tensor.shape.rank in (0, None)
 
 
 class Named(OrderedDict[str, Any]):
@@ -57,6 +75,43 @@ class Named(OrderedDict[str, Any]):
   def __repr__(self) -> str:
     """As a plain one, with which states and messages are compared."""
     return repr(OrderedDict(self))
+
+
+def check_values(what: str, value: Any) -> None:
+  """Raises `ProcessTypeError` for None, of which there is no tensor."""
+  if any(leaf is None for leaf in tf.nest.flatten(value)):
+    raise ProcessTypeError(
+      f"{what} must be tensors or a structure of them, () for nothing; found None in "
+      f"{_around(0, str(value))}."
+    )
+
+
+def check_parts(who: str, parts: Any) -> None:
+  """Raises `ProcessTypeError` unless they are values by names."""
+  if not isinstance(parts, Mapping):
+    raise ProcessTypeError(
+      f"{who} must map the names of parts to their values, as {{'model': ...}}; found "
+      f"a {type(parts).__name__}."
+    )
+  for name in parts:
+    _check_name("part", name)
+
+
+def _check_name(kind: str, name: Any) -> None:
+  if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.]*", name):
+    raise ProcessTypeError(
+      f"The {kind} {name!r} must have a name of letters, digits and underscores."
+    )
+
+
+def check_new_parts(message: Mapping[str, Any], received: Mapping[str, Any]) -> None:
+  """Raises `ProcessTypeError` where an estimate would hide what the server sends."""
+  for name in message:
+    if name in received:
+      raise ProcessTypeError(
+        f"The part {name!r} of an Estimation's message has the name of one that the "
+        "server sends, which clients would not find any more: choose another."
+      )
 
 
 def check_client_result(result: Any) -> None:
@@ -77,8 +132,24 @@ def check_client_result(result: Any) -> None:
       "The message of a ClientResult must have a part, and its weight the same parts in "
       f"the same order; found {list(result.message)} and {list(result.weight)}."
     )
+  for name, value in zip(result._fields, result):
+    check_values(f"The {name} of a ClientResult", value)
+  check_parts("The message of a ClientResult", result.message)
+  for name, weight in result.weight.items():
+    if not _is_scalar(weight):
+      raise ProcessTypeError(
+        f"The weight of the part {name!r} must be a scalar, what the client counts for; "
+        f"found one of shape {tf.convert_to_tensor(weight).shape}."
+      )
   for name, value in result.metrics.items():
-    if not isinstance(value, (tuple, list)) or len(value) != 2:
+    _check_name("metric", name)
+    if name in _COUNTS:
+      raise ProcessTypeError(
+        f"The metric {name!r} of a ClientResult has the name of one that every round "
+        "has: choose another."
+      )
+    is_pair = isinstance(value, (tuple, list)) and len(value) == 2
+    if not (is_pair and all(map(_is_scalar, value))):
       raise ProcessTypeError(
         f"The metric {name!r} of a ClientResult must be a pair of scalars, the total and "
         "what it is divided by: give (value, 1.0) for a mean over clients."
@@ -115,21 +186,40 @@ def check_variables(variables: Any, old: ServerVariables) -> None:
 
 
 @contextlib.contextmanager
-def watching(who: str, seed: str) -> Iterator[None]:
+def watching(
+  who: str, seed: str, hparams: Optional[HyperParameters] = None
+) -> Iterator[None]:
   """Watches a function of an algorithm while it is traced.
+
+  It warns by `InputWarning` of a tunable hyper-parameter that is not read from `h`.
 
   Args:
     who: The function.
     seed: Which seed it is to draw from.
+    hparams: What its `h` holds as tensors; None: it has none.
 
   Raises:
-    ProcessTypeError: It would draw other numbers in each run.
+    ProcessTypeError: It would draw other numbers in each run, or calls Python.
     InputError: It compares tensors by `==`.
   """
-  with graphs.refusing_equality(who):
+  with graphs.refusing_equality(who), hyper_parameters.noting_numbers() as numbers:
     yield
+  tunable = {} if hparams is None else hyper_parameters.tunable_values(hparams)
+  fixed = [name for name, value in numbers.items() if tunable.get(name) == value]
+  if fixed:
+    warnings.warn(
+      f"{who} reads {', '.join(fixed)} from what its builder was given, where no "
+      "schedule and no set_hparams changes it: read it from h.",
+      InputWarning,
+      stacklevel=2,
+    )
   graph = tf.compat.v1.get_default_graph()
   drawing = graphs.drawing_operations(graph.as_graph_def())
+  if drawing and "PyFunc" in drawing[0]:
+    raise ProcessTypeError(
+      f"{who} calls Python from its graph ({drawing[0]}), which may give other numbers "
+      "in each run: write it in TensorFlow's operations."
+    )
   if drawing:
     raise ProcessTypeError(
       f"{who} uses {drawing[0]}, which gives other numbers in each run: draw from "

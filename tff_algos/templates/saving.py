@@ -19,6 +19,7 @@ from tff_algos.errors import InputError
 from tff_algos.models.functional import Model, Weights
 from tff_algos.privacy.accounting import GaussianMechanism
 from tff_algos.runtimes import private_apis
+from tff_algos.templates.identity import Identity
 from tff_algos.templates.ledger import RoundTraffic
 from tff_algos.templates.stateful_process import PersonalModel, StatefulProcess
 
@@ -64,6 +65,7 @@ def save_process(process: StatefulProcess, path: str | os.PathLike[str]) -> None
     "privacy": privacy and privacy._asdict(),
     "population": process.population,
     "is_personal": process.personal_model is not None,
+    "identity": process.identity._asdict(),
     "containers": {n: _containers(c.type_signature) for n, c in computations.items()},
   }
   with (
@@ -127,10 +129,12 @@ def load_process(path: str | os.PathLike[str]) -> StatefulProcess:
   )
   if manifest["privacy"]:
     process = process.with_privacy(GaussianMechanism(**manifest["privacy"]))
-  if manifest.get("population"):  # Older files say neither this nor the next.
+  if manifest.get("population"):  # Older files say neither this nor what follows.
     process = process.with_population(*manifest["population"])
   if manifest.get("is_personal"):
     process = process.with_personal_model(_no_personal_model(path))
+  if manifest.get("identity"):
+    process = process.with_identity(Identity(**manifest["identity"]))
   return process
 
 

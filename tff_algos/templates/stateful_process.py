@@ -31,8 +31,10 @@ from tff_algos.client_data import Examples
 from tff_algos.errors import InputError
 from tff_algos.models.functional import Model, Weights
 from tff_algos.privacy.accounting import GaussianMechanism
+from tff_algos.templates import identity as identities
 from tff_algos.templates import process_types
 from tff_algos.templates.client_readings import ClientReading
+from tff_algos.templates.identity import Identity
 from tff_algos.templates.ledger import RoundTraffic, bytes_per_client
 
 PersonalModel = Callable[[Weights, Examples], Model]
@@ -56,6 +58,7 @@ class _Said(NamedTuple):
   privacy: Optional[GaussianMechanism] = None
   personal_model: Optional[PersonalModel] = None
   population: Optional[Population] = None
+  identity: Optional[Identity] = None
 
 
 class StatefulProcess(tff.templates.IterativeProcess):
@@ -187,6 +190,15 @@ class StatefulProcess(tff.templates.IterativeProcess):
     examples = None if num_examples is None else int(num_examples)
     population = Population(int(num_clients), examples)
     return _saying(self._said._replace(population=population), self)
+
+  @property
+  def identity(self) -> Identity:
+    """What it was composed of; of a loaded process, what the saved one was."""
+    return self._said.identity or identities.of(self.composed_of, self.model)
+
+  def with_identity(self, identity: Identity) -> StatefulProcess:
+    """The same process, of which its file says what it was composed of."""
+    return _saying(self._said._replace(identity=identity), self)
 
   def over(self, reading: ClientReading) -> StatefulProcess:
     """The same process over clients who get at their examples in another way.

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos import client_data
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, check_whole_number
 from tff_algos.models.functional import ExampleSpec
 from tff_algos.templates.client_readings import FromDatasets
 from tff_algos.templates.rounds import RoundOutput
@@ -58,6 +58,7 @@ def over_datasets(
   if process.model is None:
     raise InputError("This process says nothing of its model: give one of our builders'.")
   model = process.model
+  check_whole_number("seed", seed, 0)
   reading = FromDatasets(model.example_spec, element_spec, seed, model.labels())
   return process.over(reading)
 
