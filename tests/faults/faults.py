@@ -955,7 +955,7 @@ FAULTS = (
   Fault(
     "sums: three terms are left to TensorFlow's optimizer",
     f"{_CLIENT_WORK}tree_math.py",
-    "x - opposite * y for x, y in zip(a, b)",
+    "x - opposite * y for x, y in _pairs(a, b)",
     "x + scale * y for x, y in zip(a, b)",
     _of("conformance/test_optimized_sums.py", "fedgg"),
   ),
