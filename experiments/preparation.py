@@ -134,6 +134,13 @@ def _build(
       f"The builder of {algorithm.name} gives a {type(process).__name__}: it must give a "
       "tff_algos.StatefulProcess, as compose_process and from_learning_process do."
     )
+  if algorithm.is_personal != (process.personal_model is not None):
+    has = "no" if algorithm.is_personal else "a"
+    raise InputError(
+      f"{algorithm.name} has {has} personal_model, but its row has is_personal="
+      f"{algorithm.is_personal}: give its process one by with_personal_model, or change "
+      "the row."
+    )
   if flags.get("norm_limit") is not None:
     process = process.recomposed(norm_limit=flags["norm_limit"])
   return process

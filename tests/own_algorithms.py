@@ -128,6 +128,7 @@ def build_with_variable(model, hparams=GoodHparams()):
 two = (good, good._replace(name="again"))
 none = ()
 not_an_algorithm = 7
+no_personal_model = good._replace(is_personal=True)
 no_word = good._replace(name="fed avg")
 no_name = good._replace(name=None)
 no_builder = good._replace(builder=None)

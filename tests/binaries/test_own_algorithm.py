@@ -159,6 +159,10 @@ def test_another_runtime_takes_the_folder_of_one_that_could_do_no_round(
 _MISTAKES = {
   "no such module": ("no_such_module:x", ["there is no module 'no_such_module'"]),
   "a flag that is there": ("own_algorithms:same_flag", ["--tls_key", "rename"]),
+  "no personal model": (
+    "own_algorithms:no_personal_model",
+    ["has no personal_model, but its row has is_personal=True"],
+  ),
   "no process": ("own_algorithms:build_nothing", ["nothing", "StatefulProcess"]),
 }
 

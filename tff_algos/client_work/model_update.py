@@ -19,7 +19,7 @@ class ClientResult(NamedTuple):
 
   Attributes:
     message: Part name to a structure of float32 tensors; what is uploaded.
-    weight: Part name to a float32 scalar, what the part counts for in a weighted
+    weight: Part name to a float32 scalar >= 0, what the part counts for in a weighted
       aggregator.
     client_state: The client's new state C.
     metrics: Name to a pair of float32 scalars (total, count); the round's metric is the

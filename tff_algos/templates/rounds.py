@@ -146,7 +146,8 @@ class Round(NamedTuple):
   """What happens in a round, as pure functions of plain `tf` operations.
 
   They are traced without AutoGraph, which would take as long again: use `tf.cond` and
-  `tf.while_loop`, not Python's `if` and `for`, where a tensor decides.
+  `tf.while_loop`, not Python's `if` and `for`, where a tensor decides, or a `tf.function`
+  inside.
 
   In all of them `h` holds the hyper-parameters, of which the tunable ones are tensors.
 
