@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 
 import numpy as np
@@ -47,6 +48,22 @@ def test_keras_model_is_refused_and_from_keras_named(give):
 def test_what_is_no_keras_model_is_refused():
   with pytest.raises(InputError, match=r"^The Keras model is a int: give a tf\.keras"):
     tff_algos.from_keras(42, _model().example_spec)
+
+
+@pytest.mark.parametrize("name, what", [("x", "inputs"), ("y", "labels")])
+def test_examples_of_text_are_refused(name, what):
+  """Of which a builder would have TensorFlow's words of a bitcast."""
+  text = {name: tf.TensorSpec([], tf.string)}
+  model = _model()
+  model = dataclasses.replace(model, example_spec=model.example_spec._replace(**text))
+  with pytest.raises(InputError, match=f"^By the ExampleSpec the {what} are text, "):
+    tff_algos.build_fed_avg(model)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, None])
+def test_seed_of_data_sets_is_a_whole_number(seed):
+  with pytest.raises(InputError, match=r"^seed must be "):
+    tff_algos.over_datasets(tff_algos.build_fed_avg(_model()), seed=seed)
 
 
 @pytest.mark.parametrize("hparams", [tff_algos.FedAvgHparams, {"epochs": 2}, None])
