@@ -82,6 +82,10 @@ def test_weights_of_other_shapes_are_refused(function, shapes):
       function(tuple(one), tuple(other))
 
 
+def test_iterators_and_numbers_are_taken():
+  np.testing.assert_allclose(tree_math.dot((1.0, 2.0), (x for x in (3.0, 4.0))), 11.0)
+
+
 def test_a_length_that_is_known_later_is_taken():
   """As of a batch, whose first dimension a graph does not know."""
   spec = tf.TensorSpec([None], tf.float32)

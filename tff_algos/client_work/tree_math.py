@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tff_algos.errors import InputError
@@ -20,7 +21,8 @@ from tff_algos.models.functional import Weights
 
 def _pairs(a: Weights, b: Weights) -> list[tuple[Any, Any]]:
   """The arrays of both, in pairs of one shape."""
-  shapes = [[tf.TensorShape(x.shape) for x in weights] for weights in (a, b)]
+  a, b = tuple(a), tuple(b)
+  shapes = [[_shape(x) for x in weights] for weights in (a, b)]
   if len(a) != len(b) or not all(x.is_compatible_with(y) for x, y in zip(*shapes)):
     of_a, of_b = (", ".join(map(str, of)) or "none" for of in shapes)
     raise InputError(
@@ -28,6 +30,10 @@ def _pairs(a: Weights, b: Weights) -> list[tuple[Any, Any]]:
       f"{of_a} and {of_b}."
     )
   return list(zip(a, b))
+
+
+def _shape(x: Any) -> tf.TensorShape:
+  return tf.TensorShape(x.shape if hasattr(x, "shape") else np.shape(x))
 
 
 def subtract(a: Weights, b: Weights) -> Weights:

@@ -206,7 +206,8 @@ async def _newest(
     version = max(await manager.get_versions() or [0])
     raise InputError(
       f"The program's newest state, of version {version}, cannot be gone on with, as it "
-      f"is damaged or of another algorithm or model ({first_line(error)}): remove it, so "
-      "that the one before is taken, or begin anew with another folder for its state."
+      "is damaged, of another algorithm or model, or of an older version of this library "
+      f"({first_line(error)}): where it is damaged, remove it, so that the one before is "
+      "taken; else begin anew with another folder for its state."
     ) from error
   return found

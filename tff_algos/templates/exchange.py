@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos import client_data, hyper_parameters
+from tff_algos.client_work.model_update import ClientResult
 from tff_algos.templates import (
   client_readings,
   client_results,
@@ -115,12 +116,13 @@ class Exchange:
       who = "Estimation" if is_estimate else "client_update"
       with own_functions.watching(who, "its seed", own.hparams):
         result = client_update(parts, before, examples, seed, h)
+      if is_estimate and isinstance(result, ClientResult):
+        result = result._replace(client_state=client_state)
       own_functions.check_client_result(result)
       if is_estimate:
         own_functions.check_new_parts(result.message, received["parts"])
       num_examples = tf.shape(examples.y)[0]
       if is_estimate:
-        result = result._replace(client_state=client_state)
         return client_results.drop_non_finite(result, client_state, num_examples)
       own_functions.check_kept(
         "client_update", result.client_state, before, "init_client"

@@ -42,7 +42,8 @@ def _check_takes(who: str, function: Any, arguments: Sequence[str]) -> None:
   wanted = f"{who} must be a function of ({', '.join(arguments)})"
   if not callable(function):
     raise ProcessTypeError(f"{wanted}; found {function!r}.")
-  if isinstance(function, tf.types.experimental.GenericFunction):
+  is_decorated = isinstance(function, tf.types.experimental.GenericFunction)
+  if is_decorated and who != "distribute":  # Whose argument is of tensors alone.
     raise ProcessTypeError(
       f"{who} must not be a tf.function, as it is traced with all around it: take the "
       "decorator away, or put it on a function that it calls."
@@ -98,9 +99,9 @@ def check_parts(who: str, parts: Any) -> None:
 
 
 def _check_name(kind: str, name: Any) -> None:
-  if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.]*", name):
+  if not isinstance(name, str) or not re.fullmatch(r"[\w./-]+", name, re.ASCII):
     raise ProcessTypeError(
-      f"The {kind} {name!r} must have a name of letters, digits and underscores."
+      f"The {kind} {name!r} must have a name of letters, digits and _ . / - alone."
     )
 
 
@@ -208,10 +209,10 @@ def watching(
   fixed = [name for name, value in numbers.items() if tunable.get(name) == value]
   if fixed:
     warnings.warn(
-      f"{who} reads {', '.join(fixed)} from what its builder was given, where no "
-      "schedule and no set_hparams changes it: read it from h.",
+      f"{who} reads {', '.join(fixed)} as a number, which no schedule and no set_hparams "
+      "changes, of other hyper-parameters than its h: read it from h.",
       InputWarning,
-      stacklevel=2,
+      stacklevel=3,
     )
   graph = tf.compat.v1.get_default_graph()
   drawing = graphs.drawing_operations(graph.as_graph_def())
