@@ -163,6 +163,7 @@ def _evaluate(model: functional.Model) -> None:
 
 
 @pytest.mark.parametrize("build", [_evaluate, client_evaluation.build_client_evaluation])
+@pytest.mark.filterwarnings("ignore:Of labels")
 def test_metric_that_does_not_fit_is_refused(build):
   """Of the default the labels must be classes; of another there is one number of all."""
   multi = tf.TensorSpec([3], tf.float32)
