@@ -152,15 +152,20 @@ def cast_and_held(
     return cast, np.isfinite(cast) | ~np.isfinite(array)
 
 
+def check_is_of_numbers(what: str, spec: tf.TensorSpec) -> None:
+  """Raises `InputError` for text, whose bytes would be Python's addresses."""
+  if spec.dtype == tf.string:
+    raise InputError(
+      f"By the ExampleSpec the {what} are text, but examples are numbers: give numbers "
+      "in its place, such as those of a vocabulary."
+    )
+
+
 def _cast(
   owner: str, what: str, array: npt.NDArray[Any], expected: tf.TensorSpec
 ) -> npt.NDArray[Any]:
   shape, dtype = tuple(expected.shape.as_list()), expected.dtype.as_numpy_dtype
-  if expected.dtype == tf.string:  # Whose bytes would be Python's addresses.
-    raise InputError(
-      f"By the ExampleSpec the {what} of {owner} are text, but examples are numbers: "
-      "give numbers in its place, such as those of a vocabulary."
-    )
+  check_is_of_numbers(f"{what} of {owner}", expected)
   kinds = expected.dtype.is_bool, expected.dtype.is_integer, expected.dtype.is_floating
   is_number = any(kinds) and array.dtype.kind in "biuf"
   if array.shape[1:] != shape or not (is_number or array.dtype == dtype):

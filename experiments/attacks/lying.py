@@ -88,7 +88,7 @@ def train(
   liars: Collection[int] = ()
   if lie != HONEST:
     liars = liars_lib.liars_of(len(clients), population.liars, seed)
-  files = ClientFiles(clients, process.model)
+  files = ClientFiles(clients, process.model, process.identity.example)
   state, initial = process.initialize(), process.initialize_client()
   states = {place: liars_lib.telling(initial, lie) for place in liars}
   accuracies, lies, dropped, all_dropped = [], 0, 0, 0

@@ -7,6 +7,7 @@ import dataclasses
 import re
 import warnings
 from collections import OrderedDict
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -444,7 +445,7 @@ def test_hyper_parameters_without_their_decorator_are_refused():
     learning_rate: float = 0.001
 
   class Named(tff_algos.FedAvgHparams):
-    note: ClassVar[str] = "mine"  # noqa: F821
+    note: ClassVar[str] = "mine"
 
   assert Named().learning_rate == 0.1
   with pytest.raises(InputError, match=r"^Mine has fields of its own, but is no datac"):

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
-from tff_algos import client_arrays
 from tff_algos.client_data import ClientDirectory
 from tff_algos.errors import InputError
 from tff_algos.models.functional import Model
@@ -40,14 +39,14 @@ class ClientFiles:
     self,
     clients: ClientDirectory,
     model: Optional[Model],
-    takes: Optional[list[list[Any]]] = None,
+    takes: Optional[list[list[Any]]],
   ):
     """Looks at the examples and their labels, as far as it is known which it takes.
 
     Args:
       clients: All clients.
       model: What is trained; None where this is not known.
-      takes: Dtypes and shapes of the examples that are read; default: the model's.
+      takes: Dtypes and shapes of the examples that are read; None: not known.
 
     Raises:
       InputError: They are no `ClientDirectory`, their examples are others than the
@@ -58,8 +57,6 @@ class ClientFiles:
         f"The clients are a {type(clients).__name__}: give a ClientDirectory, which "
         "tff_algos.ClientDirectory makes of their folder."
       )
-    if model is not None and takes is None:
-      takes = client_arrays.dtypes_and_shapes(model.example_spec)
     if takes is not None:
       check_example(clients, takes)
     labels = model.labels() if model else None

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos import client_data
+from tff_algos import client_arrays, client_data
 from tff_algos.errors import InputError
 from tff_algos.models.functional import ExampleSpec
 
@@ -67,12 +67,8 @@ class FromFiles:
     Raises:
       InputError: The examples are text.
     """
-    for name, part in zip(("inputs", "labels"), (spec.x, spec.y)):
-      if part.dtype == tf.string:
-        raise InputError(
-          f"By the ExampleSpec the {name} are text, but examples are numbers: give "
-          "numbers in its place, such as those of a vocabulary."
-        )
+    client_arrays.check_is_of_numbers("inputs", spec.x)
+    client_arrays.check_is_of_numbers("labels", spec.y)
     self.input_type = tff.to_type(client_data.CLIENT_INPUT_TYPE)
 
     @tff.tensorflow.computation(self.input_type)

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
   from tff_algos.aggregators.client_memory import ClientMemoryFactory
 
 
+#: The metrics of every round, which are no averages.
+COUNTS = ("num_examples", "num_accepted", "num_dropped")
+
+
 class RememberingClient(NamedTuple):
   """The state of a client whose aggregators remember its uploads."""
 

@@ -119,10 +119,9 @@ class Exchange:
       if is_estimate and isinstance(result, ClientResult):
         result = result._replace(client_state=client_state)
       own_functions.check_client_result(result)
-      if is_estimate:
-        own_functions.check_new_parts(result.message, received["parts"])
       num_examples = tf.shape(examples.y)[0]
       if is_estimate:
+        own_functions.check_new_parts(result.message, received["parts"])
         return client_results.drop_non_finite(result, client_state, num_examples)
       own_functions.check_kept(
         "client_update", result.client_state, before, "init_client"

@@ -20,11 +20,9 @@ from tff_algos import graphs, hyper_parameters
 from tff_algos.client_work.model_update import ClientResult
 from tff_algos.errors import InputWarning
 from tff_algos.hyper_parameters import HyperParameters
+from tff_algos.templates import client_results
 from tff_algos.templates.process_types import ProcessTypeError
 from tff_algos.templates.rounds import Round, ServerVariables
-
-# The metrics of every round.
-_COUNTS = ("num_examples", "num_accepted", "num_dropped")
 
 
 def check_round(kind: Round) -> None:
@@ -144,7 +142,7 @@ def check_client_result(result: Any) -> None:
       )
   for name, value in result.metrics.items():
     _check_name("metric", name)
-    if name in _COUNTS:
+    if name in client_results.COUNTS:
       raise ProcessTypeError(
         f"The metric {name!r} of a ClientResult has the name of one that every round "
         "has: choose another."
