@@ -133,6 +133,27 @@ def test_devices_keep_their_states_over_five_rounds(federate, name):
     driver.assert_same(deployed.kept, kept)
 
 
+@pytest.mark.parametrize("name", ["fedavg", "scaffold"])
+def test_a_round_of_one_part_is_what_devices_add_up_one_by_one(federate, name):
+  """Of as many clients as the page says."""
+  process = federate(name).process
+  inputs = inputs_of(federate(name), [k % 4 for k in range(15)])
+  deployed = Deployment(process)
+  metrics = deployed.round(0, range(15), inputs)
+  found = leaves((deployed.state, metrics))
+
+  def of_next():
+    own = [process.initialize_client()] * 15
+    output = process.next(process.initialize(), own, inputs)
+    return leaves((output.state, output.metrics))
+
+  assert driver.differ(found, of_next()), "parts make no difference here"
+  with tff_algos.create_runtime(clients_per_part=15):
+    driver.assert_same(found, of_next())
+  assert "up to 15 clients" in _PAGE.read_text()
+  assert "`create_runtime(clients_per_part=15)`" in _PAGE.read_text()
+
+
 def test_a_round_of_several_exchanges_is_refused_in_one_sentence(federate):
   process = federate("fedagg", **driver.ESTIMATES).process
   with pytest.raises(tff_algos.UnsupportedComputationError, match="more than once"):

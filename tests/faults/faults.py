@@ -548,9 +548,16 @@ FAULTS = (
   Fault(
     "accumulation: several clients at once, one left out",
     "tff_algos/runtimes/accumulation.py",
-    "[tf.add_n(terms) for terms in zip(*leaves)]",
-    "[tf.add_n(terms[:-1]) for terms in zip(*leaves)]",
+    "return [tf.add_n(leaves) for leaves in terms]",
+    "return [tf.add_n(leaves[:-1]) for leaves in terms]",
     ("tests/runtimes/test_in_process.py",),
+  ),
+  Fault(
+    "accumulation: several clients at once, the sum until then added last",
+    "tff_algos/runtimes/accumulation.py",
+    "return [tf.add_n(leaves) for leaves in terms]",
+    "return [tf.add_n([*leaves[1:], leaves[0]]) for leaves in terms]",
+    ("tests/conformance/test_deployment.py",),
   ),
   Fault(
     "runtime: TensorFlow's memory optimizer names one variable for all threads",

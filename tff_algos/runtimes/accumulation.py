@@ -32,9 +32,6 @@ class Accumulation:
     self._is_sum = bool(self._totals) and all(map(_is_sum, aggregates))
     self._zero = tracing.Function(self._trace_zero, [])
     self._add = tracing.Function(self._trace_add, self._totals + added)
-    self._add_several = tracing.Function(
-      self._trace_add_several, self._totals + ADDED_AT_ONCE * added
-    )
     self._add_all = tracing.Function(self._trace_add_all, self._totals + many)
     self._merge = tracing.Function(self._trace_merge, 2 * self._totals)
 
@@ -59,7 +56,9 @@ class Accumulation:
   ) -> Sequence[tf.Tensor]:
     """The accumulators after some more clients."""
     if len(results) == ADDED_AT_ONCE and self._is_sum:
-      return self._add_several(*totals, *(v for r in results for v in self._leaves(r)))
+      # Not in a graph, where TensorFlow sorts the terms by name.
+      terms = zip(totals, *map(self._leaves, results))
+      return [tf.add_n(leaves) for leaves in terms]
     for result in results if self._totals else []:
       totals = self._add(*totals, *self._leaves(result))
     return totals
@@ -95,12 +94,6 @@ class Accumulation:
       added = node.detail[1].evaluate()(Struct([(None, total), (None, value)]))
       results += values.flatten_tensors(node.type, added)
     return results
-
-  def _trace_add_several(self, *flat: tf.Tensor) -> list[tf.Tensor]:
-    count = len(self._totals)
-    leaves = [flat[i : i + count] for i in range(0, len(flat), count)]
-    # In this order: the caller keeps the values, so that no buffer is taken over.
-    return [tf.add_n(terms) for terms in zip(*leaves)]
 
   def _trace_add_all(self, *flat: tf.Tensor) -> Any:
     count = len(self._totals)
