@@ -158,13 +158,14 @@ def lines_of(states: Sequence[State]) -> str:
   def run(state: State) -> str:
     return f"{state.run} of {state.of} {state.unit}"
 
-  ranked = [state for state in states if state.pairs]
+  alike = [state for state in states if 0 < state.pairs == state.alike]
+  other = [state for state in states if state.alike < state.pairs]
   part = [state for state in states if 0 < state.run < state.of]
   rest = [state for state in states if not state.run]
   silent = [state for state in states if state.run == state.of and not state.pairs]
   lines = [
-    f"**Agrees:** {named([s for s in ranked if s.alike == s.pairs], _pairs)}.",
-    f"**Differs:** {named([s for s in ranked if s.alike < s.pairs], agree)}.",
+    f"**Agrees, all pairs of rows:** {named(alike, _pairs)}.",
+    f"**Differs, some pairs or all:** {named(other, agree)}.",
     f"**Not run:** {_listed(rest)}{f'; in part {named(part, run)}' if part else ''}.",
   ]
   if silent:

@@ -189,8 +189,9 @@ def test_pages_say_what_agrees_differs_and_was_not_run(
   assert "| [P](paper/README.md) | [Figure 2](paper/figure2): splits" in page.read_text()
   lines = [line for line in own.read_text().split("\n") if line.startswith("- ")]
   assert lines == [
-    "- **Agrees:** Table 1 (its only pair).",
-    "- **Differs:** Table 2 (1 of 3 pairs agrees), Table 3 (0 of 3 pairs agree).",
+    "- **Agrees, all pairs of rows:** Table 1 (its only pair).",
+    "- **Differs, some pairs or all:** Table 2 (1 of 3 pairs agrees), "
+    "Table 3 (0 of 3 pairs agree).",
     "- **Not run:** Table 4; in part Table 3 (3 of 4 cells), Figure 2 (1 of 2 calls).",
     "- **Run, with nothing to rank:** Figure 1.",
   ]
