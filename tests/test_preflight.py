@@ -221,7 +221,7 @@ def test_problem_ends_the_program_with_its_sentence(broken, capsys):
 )
 def test_tensorflow_is_silenced_unless_messages_are_wanted(broken, monkeypatch, words):
   broken("")
-  for name in ("TF_CPP_MIN_LOG_LEVEL", "GRPC_VERBOSITY"):
+  for name in ("TF_CPP_MIN_LOG_LEVEL", "GRPC_VERBOSITY", "TF_ENABLE_ONEDNN_OPTS"):
     monkeypatch.setenv(name, "")  # So that its end is undone too.
     monkeypatch.delenv(name)
   with warnings.catch_warnings():
@@ -235,10 +235,33 @@ def test_what_the_user_set_is_kept(broken, monkeypatch):
   broken("")
   monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "1")
   monkeypatch.setenv("GRPC_VERBOSITY", "DEBUG")
+  monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
   with warnings.catch_warnings():
     preflight.check_and_quiet(["train.py"])
   assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == "1"
   assert os.environ["GRPC_VERBOSITY"] == "DEBUG"
+  assert os.environ["TF_ENABLE_ONEDNN_OPTS"] == "0"
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_tensorflow_has_onednn_on_every_processor_but_where_the_user_has_not(wanted):
+  code = (
+    f"import sys; sys.path.insert(0, {str(_ROOT)!r})\n"
+    "from tff_algos import preflight\n"
+    "preflight.check_and_quiet([])\n"
+    "from tensorflow.python.util import _pywrap_util_port\n"
+    "print(_pywrap_util_port.IsMklEnabled())\n"
+  )
+  kept = {k: v for k, v in os.environ.items() if k != "TF_ENABLE_ONEDNN_OPTS"}
+  done = subprocess.run(
+    [sys.executable, "-c", code],
+    env=kept if wanted else {**kept, "TF_ENABLE_ONEDNN_OPTS": "0"},
+    capture_output=True,
+    text=True,
+    timeout=300,
+    check=True,
+  )
+  assert done.stdout == f"{wanted}\n"
 
 
 # --- What is imported ---------------------------------------------------------------

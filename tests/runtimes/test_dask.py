@@ -28,6 +28,7 @@ from tff_algos.runtimes import (
   dask_tasks,
   dask_worker,
   execution,
+  private_apis,
 )
 
 
@@ -360,6 +361,12 @@ def test_what_tensorflow_makes_of_graphs_is_a_machines_setting(
   # They cannot be taken back.
   monkeypatch.setattr(tf.config.optimizer, "get_experimental_options", lambda: there)
   assert words in dask_worker.machine().differences(before)
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_onednn_is_a_machines_setting_whoever_has_set_it(monkeypatch, is_on):
+  monkeypatch.setattr(private_apis, "is_onednn_on", lambda: is_on)
+  assert f"TF_ENABLE_ONEDNN_OPTS={int(is_on)}" in dask_worker.machine().settings
 
 
 # --- What is asked for ------------------------------------------------------------------

@@ -7,7 +7,6 @@ import functools
 import hashlib
 import importlib.metadata
 import itertools
-import os
 import pathlib
 import threading
 import traceback
@@ -76,7 +75,7 @@ def _unset_machine() -> Machine:
 
 def settings(threads_of_operation: int) -> str:
   """Those of TensorFlow that change results."""
-  onednn = os.environ.get("TF_ENABLE_ONEDNN_OPTS", "")
+  onednn = int(private_apis.is_onednn_on())
   found = (
     f"threads for an operation {threads_of_operation}, TF_ENABLE_ONEDNN_OPTS={onednn}"
   )

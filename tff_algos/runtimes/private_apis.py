@@ -32,6 +32,7 @@ from tensorflow.python.saved_model import (
   function_deserialization,
   nested_structure_coder,
 )
+from tensorflow.python.util import _pywrap_util_port
 from tensorflow_federated.proto.v0 import computation_pb2
 
 # What a program's state may hold besides arrays; only its subclasses are public. After an
@@ -160,6 +161,11 @@ def lose_less_memory() -> None:
   """
   for _ in range(30):
     tf.constant(0)
+
+
+def is_onednn_on() -> bool:
+  """Whether TensorFlow takes oneDNN's operations on CPUs, by itself or as it was told."""
+  return bool(_pywrap_util_port.IsMklEnabled())
 
 
 def load_functions(library: Any) -> dict[str, Any]:
