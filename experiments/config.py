@@ -68,7 +68,7 @@ class Config:
     devices: Where in_process places clients, such as GPU:0; None: all GPUs, else the CPU.
     clients_per_part: How many clients' results are added before these sums are joined, in
       in_process and dask; None: as `create_runtime` has it.
-    workers: How many processes dask starts on this machine; None: one for each core.
+    workers: How many processes dask starts; None: one for each GPU, else for each core.
     scheduler: The address of the Dask scheduler to use instead; None: none.
     tls_ca_file: The certificate of the authority of its cluster; None: that of Dask's
       configuration.

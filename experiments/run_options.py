@@ -64,7 +64,10 @@ def define() -> None:
     "checkpoint_every", 10, "Rounds between checkpoints; 0: only when stopped.", **place
   )
   flags.DEFINE_float(
-    "target_accuracy", None, "Report the first round that reaches it, 0 to 1.", **place
+    "target_accuracy",
+    None,
+    "Report the first round that reaches it, above 0 and at most 1; default: the task's.",
+    **place,
   )
   flags.DEFINE_string(
     "runtime", "in_process", "in_process, local_worker or dask.", **place
@@ -198,7 +201,7 @@ def define() -> None:
     "norm_limit",
     None,
     "Drop and count clients whose update's norm is more than so many times the median of "
-    "the last rounds, such as 10; default: none.",
+    "the last rounds, above 1, such as 10; default: none.",
     **place,
   )
   flags.DEFINE_float(

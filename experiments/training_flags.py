@@ -136,8 +136,11 @@ def define_hparam_flags(rows: Sequence[Algorithm]) -> None:
 
 
 def _define_flags_of(row: Algorithm, shared: set[str]) -> None:
+  tasks = tasks_registry.TASKS.values()
   for field in dataclasses.fields(row.hparams_class):
-    default = "the task" if field.name in COMMON else field.default
+    default = field.default
+    if any(field.name in task.hparams for task in tasks):
+      default = f"the task's, else {default}"
     help_text = (
       f"{field.metadata['help']} Range: {hyper_parameters.range_text(field)}. Default: "
       f"{default}. Source: {field.metadata['source']}."

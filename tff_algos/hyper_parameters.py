@@ -45,8 +45,8 @@ def hparam(
   Args:
     default: The value where the user gives none; its type is the field's, but for None.
     help: One sentence with the unit.
-    source: Where the default and the meaning come from: "paper, ...", "derived" or
-      "convention".
+    source: Where the default and the meaning come from: "paper, ...", "code, ...",
+      "recalled", "derived" or "convention".
     low: The smallest value allowed.
     high: The largest value allowed.
     open_low: Whether `low` itself is forbidden.

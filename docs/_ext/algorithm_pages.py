@@ -174,7 +174,7 @@ From [The algorithms](../../algorithms.md#{anchor}), where the marks *paper*, *d
 {options(row.hparams_class)}
 
 † can be changed between rounds by `process.set_hparams`, without tracing again. On the
-command line `--hparams` or a flag of its own takes each: `binaries/train.py
+command line a flag of its own takes each: `binaries/train.py
 --algorithm={name} --help`.
 
 ## Bytes of a round

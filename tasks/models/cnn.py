@@ -51,7 +51,11 @@ def _two_convolutions(shape, num_classes, padding) -> tf.keras.Model:
 
 
 def fed_reg(shape: tuple[int, ...], num_classes: int) -> tf.keras.Model:
-  """Three VALID 5x5 convolutions, 256: 228,010 weights on MNIST [paper, FedReg B.1]."""
+  """Three VALID 5x5 convolutions, 256: 228,010 weights on MNIST.
+
+  The paper has three convolutions and two dense layers [paper, FedReg 4.1], their sizes
+  are its authors' program's [code].
+  """
   return tf.keras.Sequential(
     [
       _layers.Input(shape),

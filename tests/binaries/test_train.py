@@ -333,6 +333,11 @@ def test_help_shows_the_flags_of_the_chosen_algorithm_only(run_forked, tmp_path)
   ):
     assert shown in out, shown
   assert "--scaffold_option" not in out
+  # Some tasks set it, and none the other.
+  weighting = out.partition("--fedgg_client_weighting:")[2].partition("Source:")[0]
+  assert " ".join(weighting.split()).endswith("Default: the task's, else examples.")
+  mu = out.partition("--fedgg_mu:")[2].partition("Source:")[0]
+  assert " ".join(mu.split()).endswith("Default: 0.01.")
   status, out, _ = run_forked("--algorithm", "scaffold", "--help", cwd=tmp_path)
   assert status == 0
   assert "--scaffold_option:" in out

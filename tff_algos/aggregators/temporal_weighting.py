@@ -29,7 +29,7 @@ class TemporalWeightingFactory(ClientMemoryFactory):
   and the same without the weights for the denominator, where w_k_old and t_k are the
   client's memory. This is a plain sum over the round's clients, so secure aggregation can
   make it. a = 1 counts all uploads alike. The printed Eq. (1) divides by sum_k n_k, which
-  lets the model shrink each round; hence `normalize` [recalled: public implementations].
+  lets the model shrink each round; hence `normalize` [code: public implementations].
 
   A client's n_k may change from upload to upload: what it takes back is what it added
   [derived]. Until its first upload it counts as that upload does, and `total_weight`,

@@ -53,7 +53,10 @@ def build_dp_sgd(
   *,
   model_aggregator: Optional[rounds.AggregationFactory] = None,
 ) -> StatefulProcess:
-  """Builds `build_fed_sgd` with a private gradient of each client."""
+  """Builds FedSGD with a private gradient of each client [paper, FedReg Table 4].
+
+  Arguments, less `local_gradient`, and errors are `build_fed_sgd`'s.
+  """
   return _private(
     fed_sgd.build_fed_sgd, model, hparams, lambda: 1, model_aggregator=model_aggregator
   )
@@ -65,7 +68,10 @@ def build_fed_avg_dp_sgd(
   *,
   model_aggregator: Optional[rounds.AggregationFactory] = None,
 ) -> StatefulProcess:
-  """Builds `build_fed_avg` with private gradients in its local steps."""
+  """Builds FedAvg with private gradients in its local steps [paper, FedReg Table 4].
+
+  Arguments, less `local_gradient`, and errors are `build_fed_avg`'s.
+  """
   return _private(
     fed_avg.build_fed_avg,
     model,
@@ -81,7 +87,10 @@ def build_fed_prox_dp_sgd(
   *,
   model_aggregator: Optional[rounds.AggregationFactory] = None,
 ) -> StatefulProcess:
-  """Builds `build_fed_prox` with private gradients in its local steps."""
+  """Builds FedProx with private gradients in its local steps [paper, FedReg Table 4].
+
+  Arguments, less `local_gradient`, and errors are `build_fed_prox`'s.
+  """
   return _private(
     fed_prox.build_fed_prox,
     model,
@@ -97,7 +106,10 @@ def build_fed_curv_dp_sgd(
   *,
   model_aggregator: Optional[rounds.AggregationFactory] = None,
 ) -> StatefulProcess:
-  """Builds `build_fed_curv` with private gradients and Fisher information."""
+  """Builds FedCurv with private gradients [paper, FedReg Table 4] and Fisher information.
+
+  Arguments, less `local_gradient`, and errors are `build_fed_curv`'s.
+  """
   return _private(
     fed_curv.build_fed_curv,
     model,

@@ -29,7 +29,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class FedGGHparams(fed_avg.FedAvgHparams):
-  """Hyper-parameters of FedGG."""
+  """Hyper-parameters of FedGG.
+
+  Raises:
+    InputError: A `first_step` other than none without `weight="fixed"`, or what
+      `HyperParameters` raises.
+  """
 
   mu: float = hparam(
     0.01,

@@ -94,7 +94,11 @@ def build_fed_adam(
   *,
   model_aggregator: Optional[rounds.AggregationFactory] = None,
 ) -> StatefulProcess:
-  """Builds FedAdam: v <- b2 v + (1 - b2) Delta^2; see `build_adaptive` [paper]."""
+  """Builds FedAdam: v <- b2 v + (1 - b2) Delta^2, Delta = mean(w_i - x) [paper].
+
+  As all three: m <- b1 m + (1 - b1) Delta, x <- x + eta m / (sqrt(v) + tau). Arguments,
+  less `local_gradient`, and errors are `build_fed_avg`'s.
+  """
 
   def second_moment(v: tf.Tensor, squared: tf.Tensor, h: FedAdamHparams) -> tf.Tensor:
     return h.beta2 * v + (1 - h.beta2) * squared
@@ -108,7 +112,10 @@ def build_fed_yogi(
   *,
   model_aggregator: Optional[rounds.AggregationFactory] = None,
 ) -> StatefulProcess:
-  """Builds FedYogi: v <- v - (1 - b2) Delta^2 sign(v - Delta^2) [paper]."""
+  """Builds FedYogi: v <- v - (1 - b2) Delta^2 sign(v - Delta^2) [paper].
+
+  Else it is `build_fed_adam`, whose arguments and errors it has.
+  """
 
   def second_moment(v: tf.Tensor, squared: tf.Tensor, h: FedYogiHparams) -> tf.Tensor:
     return v - (1 - h.beta2) * squared * tf.sign(v - squared)
@@ -122,7 +129,10 @@ def build_fed_adagrad(
   *,
   model_aggregator: Optional[rounds.AggregationFactory] = None,
 ) -> StatefulProcess:
-  """Builds FedAdagrad: v <- v + Delta^2; see `build_adaptive` [paper]."""
+  """Builds FedAdagrad: v <- v + Delta^2 [paper].
+
+  Else it is `build_fed_adam`, whose arguments and errors it has.
+  """
 
   def second_moment(v: tf.Tensor, squared: tf.Tensor, h: FedAdagradHparams) -> tf.Tensor:
     del h

@@ -1,7 +1,7 @@
 """FedReg: pseudo data keep the local model from forgetting what the global one knows.
 
 Xu, Hong, Huang, Jiang: "Acceleration of Federated Learning with Alleviated Forgetting in
-Local Training", ICLR 2022, Eqs. (2) to (7), Section 3.3 and Algorithm D.1.
+Local Training", ICLR 2022, Eqs. (2) to (12), Section 3.3 and Algorithm D.1.
 """
 
 from __future__ import annotations

@@ -54,9 +54,9 @@ class _Schedule(HyperParameters):
   deep_from: str = hparam(
     "",
     "The first deep layer: what its weights' names start with, such as dense; empty: the "
-    "one after the last convolution, recurrent layer or embedding; without any, the "
-    "second half of the arrays.",
-    source="paper, Fig. 1",
+    "one after the last convolution, recurrent layer or embedding, by their weights' "
+    "names; without any, the second half of the arrays.",
+    source="paper, Fig. 1; convention (by names, and the half)",
   )
 
   def __post_init__(self) -> None:
@@ -79,7 +79,7 @@ class _Temporal(HyperParameters):
     "weights",
     "What the weighted sum of models is divided by: the sum of the weights; or, as "
     "printed, the number of examples, by which the model shrinks each round.",
-    source="paper, Eq. (1) (examples); convention, public implementations (weights)",
+    source="paper, Eq. (1) (examples); code, public implementations (weights)",
     choices=("weights", "examples"),
   )
 

@@ -112,6 +112,9 @@ class FadingCrossEntropy:
 
   Attributes:
     epsilon: More than 0 and less than 1.
+
+  Raises:
+    InputError: It is not.
   """
 
   epsilon: float
@@ -168,6 +171,10 @@ class Model:
       `FadingCrossEntropy`, whose epsilon it then has.
     keras_source: For `to_keras`: what `from_keras` made the model of; None where it was
       made otherwise.
+
+  Raises:
+    InputError: A weight is no float32 array or has no name, or there is none; examples
+      cannot be so; or a metric is no function, or is called loss.
   """
 
   initial_weights: Weights

@@ -37,7 +37,7 @@ def to_keras(model: functional.Model, weights: functional.Weights) -> tf.keras.M
   It is a new one: the Keras model that was given to `from_keras` is left as it is. It
   takes inputs as they are stored, such as uint8 pictures, for it begins with the model's
   `preprocess` as a layer, and gives what the model predicts, such as logits. Inputs of
-  another dtype are cast, so pictures in 0..1 would all become 0.
+  another dtype are cast, so pictures in 0..1 would become 0, but for whole ones.
 
   A layer of your own class is copied by its `get_config`, and a file of the model opens
   only where that class is known; unless it has a method

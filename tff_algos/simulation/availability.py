@@ -27,6 +27,9 @@ class ClientDurations:
     mean: The mean over clients and rounds in seconds, > 0.
     sigma: How much a client's rounds differ, 0 to 10.
     speed_sigma: How much clients differ, 0 to 10.
+
+  Raises:
+    InputError: A value is of another kind or out of range.
   """
 
   mean: float
@@ -86,6 +89,10 @@ class Availability:
     dropout: The probability that a client drops out of a round, 0..1 but not 1.
     durations: How long clients take; None: this is not looked at.
     deadline: The seconds of a round after which results come too late; None: never.
+
+  Raises:
+    InputError: A value is of another kind or out of range, or there is a deadline without
+      durations.
   """
 
   dropout: float = 0.0

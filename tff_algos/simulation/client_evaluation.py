@@ -43,6 +43,9 @@ class Personalization:
     learning_rate: > 0.
     batch_size: Examples of a step, at most all of the half; None: all of it.
     seed: >= 0, of the shuffles and the model's random layers.
+
+  Raises:
+    InputError: A value is of another kind or out of range.
   """
 
   steps: int

@@ -61,6 +61,9 @@ class Settings:
     held_out_clients: How many clients never train: the last of a permutation by the seed.
     eval_clients_every: Evaluate on the clients' own examples after every so many rounds,
       and after the last, where `simulate` is told how.
+
+  Raises:
+    InputError: A value is of another kind or out of range.
   """
 
   rounds: int

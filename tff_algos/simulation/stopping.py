@@ -26,6 +26,9 @@ class StopRule:
       (0, 1]; None: there is none.
     patience: The run ends after so many evaluations in a row of which none was better
       than all before them, >= 1; None: there is none. NaN is never better.
+
+  Raises:
+    InputError: A value is of another kind or out of range.
   """
 
   metric: str = "accuracy"
