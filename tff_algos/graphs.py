@@ -16,7 +16,11 @@ from tff_algos.errors import InputError
 if TYPE_CHECKING:
   import tensorflow as tf
 
-_DRAWING = re.compile(r"(?!Stateless).*(Random|TruncatedNormal|Multinomial|PyFunc)")
+# But for shuffles of data sets, whose seeds are inputs.
+_DRAWING = re.compile(
+  r"(?!Stateless).*(Random|TruncatedNormal|Multinomial|PyFunc|CandidateSampler"
+  r"|SampleDistorted|NonDeterministic|Timestamp)"
+)
 #: Operations whose results are probabilities.
 NOT_LOGITS = ("Softmax", "Sigmoid")
 # Whose holder alone replaces tensors' comparison, which is there for all threads.

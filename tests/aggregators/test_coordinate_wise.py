@@ -26,6 +26,8 @@ STATISTICS = {
   "trimmed 0": (lambda: coordinate_wise.trimmed_mean_factory(0.0), trimmed(0.0)),
   "trimmed 0.1": (coordinate_wise.trimmed_mean_factory, trimmed(0.1)),
   "trimmed 0.3": (lambda: coordinate_wise.trimmed_mean_factory(0.3), trimmed(0.3)),
+  # 0.29 * 100 is less than 29 in floating-point numbers.
+  "trimmed 0.29": (lambda: coordinate_wise.trimmed_mean_factory(0.29), trimmed(0.29)),
 }
 
 
@@ -44,7 +46,7 @@ def clients_of(number: int) -> list:
   ]
 
 
-@pytest.mark.parametrize("number", [1, 2, 7, 10, 19])
+@pytest.mark.parametrize("number", [1, 2, 7, 10, 19, 100])
 def test_is_that_of_numpy(statistic, number):
   process, expected = statistic
   values = clients_of(number)
@@ -82,6 +84,14 @@ def test_a_liar_moves_no_coordinate_out_of_the_others(in_process):
     result = process.next(process.initialize(), [*honest, liar], [1.0] * 10).result
     for found, least, most in zip(result, low, high):
       assert np.all((least <= found) & (found <= most))
+
+
+def test_of_nearly_all_that_may_be_trimmed_something_is_left(in_process):
+  process = coordinate_wise.trimmed_mean_factory(0.5 - 1e-10).create(VALUE, WEIGHT)
+  values = clients_of(2)
+  result = process.next(process.initialize(), values, [1.0, 1.0]).result
+  for found, of_clients in zip(result, zip(*values)):
+    np.testing.assert_allclose(found, np.mean(of_clients, axis=0), rtol=1e-6)
 
 
 @pytest.mark.parametrize("share", [-0.1, 0.5, float("nan")])

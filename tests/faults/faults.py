@@ -661,7 +661,7 @@ FAULTS = (
   Fault(
     "client states: swapped ones are taken",
     f"{_SIMULATION}client_state_store.py",
-    "if _digest_of(version.place, value) != version.digest:",
+    "if not is_whole:",
     "if False:",
     ("tests/simulation/test_client_state_store.py",),
   ),
@@ -1113,6 +1113,27 @@ FAULTS = (
     '  "Squeeze": (0, _squeeze),',
     "",
     _of("runtimes/test_blocks.py", "equals_one_client_after_another and clipping"),
+  ),
+  Fault(
+    "blocks: fewer at once for good where sizes depended on values",
+    "tff_algos/runtimes/blocks.py",
+    "is_too_large = isinstance(error, tf.errors.ResourceExhaustedError)",
+    "is_too_large = True",
+    _of("runtimes/test_blocks.py", "before_does_not_matter"),
+  ),
+  Fault(
+    "client results: the squares of float16",
+    "tff_algos/templates/client_results.py",
+    "return [tf.cast(leaf, tf.float32)]",
+    "return [leaf]",
+    ("tests/templates/test_client_results.py",),
+  ),
+  Fault(
+    "client states: those of a damaged save are kept",
+    "tff_algos/simulation/client_state_store.py",
+    "      self._file = None\n    if digest",
+    "    if digest",
+    ("tests/simulation/test_client_state_store.py",),
   ),
   Fault(
     "blocks: sums as of the clients that fit",

@@ -363,6 +363,21 @@ def test_what_tensorflow_makes_of_graphs_is_a_machines_setting(
   assert words in dask_worker.machine().differences(before)
 
 
+@pytest.mark.parametrize("name", ["TF_XLA_FLAGS", "NVIDIA_TF32_OVERRIDE"])
+def test_what_tensorflow_reads_of_the_environment_is_a_machines_setting(
+  monkeypatch, name
+):
+  monkeypatch.setenv(name, "as it is nowhere")
+  assert f"{name}=as it is nowhere" in dask_worker.machine().settings
+
+
+def test_tensor_float_32_is_a_machines_setting(monkeypatch):
+  before = dask_worker.machine()
+  config = tf.config.experimental
+  monkeypatch.setattr(config, "tensor_float_32_execution_enabled", lambda: False)
+  assert "tensor_float_32=False" in dask_worker.machine().differences(before)
+
+
 @pytest.mark.parametrize("is_on", [True, False])
 def test_onednn_is_a_machines_setting_whoever_has_set_it(monkeypatch, is_on):
   monkeypatch.setattr(private_apis, "is_onednn_on", lambda: is_on)

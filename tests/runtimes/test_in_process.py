@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import subprocess
+import sys
 import threading
 import time
 from concurrent import futures
@@ -17,6 +19,7 @@ from tff_algos.runtimes import (
   accumulation,
   blocks,
   execution,
+  in_process,
   planned_context,
   planning,
   private_apis,
@@ -463,6 +466,34 @@ def test_what_several_threads_ask_for_at_once_is_traced_once():
   with futures.ThreadPoolExecutor(4) as pool:
     assert list(pool.map(call, range(4))) == [1, 2, 3, 4]
   assert len(traces) == 1
+
+
+def test_is_a_few_results_ahead_at_most():
+  begun: list[int] = []
+  context = in_process.InProcessContext(num_threads=1)
+  results = context._in_order(
+    lambda device, number: number, (begun.append(n) or n for n in range(100))
+  )
+  for number, result in enumerate(results):
+    assert result == number
+    assert len(begun) <= number + 4
+  context.close()
+
+
+@pytest.mark.parametrize("own", [0, 3])
+def test_operations_take_one_core_unless_it_is_said_otherwise(own):
+  code = (
+    "import tensorflow as tf\n"
+    "from tff_algos.runtimes import in_process\n"
+    "threads = tf.config.threading\n"
+    f"threads.set_intra_op_parallelism_threads({own})\n"
+    "in_process.prepare()\n"
+    "print(threads.get_intra_op_parallelism_threads())\n"
+  )
+  done = subprocess.run(
+    [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True
+  )
+  assert done.stdout == f"{own or 1}\n"
 
 
 def test_an_error_of_one_client_ends_the_round():

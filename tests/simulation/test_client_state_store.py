@@ -254,6 +254,45 @@ def test_a_file_that_is_none_is_damage(tmp_path, content):
     _store(tmp_path).restore(1, digest)
 
 
+def test_a_description_of_the_tables_that_is_no_text_is_damage(tmp_path):
+  store = _store(tmp_path)
+  store.put([4], [_state(4)])
+  digest = store.save(1)
+  del store
+  path = tmp_path / "states.sqlite"
+  path.write_bytes(path.read_bytes().replace(b"TABLE versions", b"TABLE\xffversions"))
+  with pytest.raises(DamagedError, match=r"states\.sqlite"):
+    _store(tmp_path).restore(1, digest)
+
+
+def test_nothing_is_left_of_a_damaged_save_where_one_without_states_is_gone_on_with(
+  tmp_path,
+):
+  store = _store(tmp_path)
+  store.put([0, 5], [_state(1), _state(6)])
+  store.save(2)
+  del store
+  store = _store(tmp_path)
+  with pytest.raises(DamagedError):
+    store.restore(2, "of other states")
+  store.restore(1, None)
+  store.put([0], [_state(3)])
+  digest = store.save(3)
+  other = _store(tmp_path)
+  other.restore(3, digest)
+  for found, expected in zip(other.get([0, 5]), (3, 0)):
+    _assert_same(found, _state(expected))
+
+
+def test_those_used_last_are_kept_in_memory(tmp_path):
+  store = _store(tmp_path, memory_bytes=2 * 29)
+  store.put([1, 2], [_state(1), _state(2)])
+  store.get([1])
+  store.put([3], [_state(3)])
+  assert list(store._kept) == [1, 3]
+  _assert_same(store.get([2])[0], _state(2))
+
+
 def test_full_disk_undoes_all_since_the_last_save_and_no_later_one_hides_it(tmp_path):
   """SQLite then takes back the whole transaction, so that a save would lack states."""
   path = str(tmp_path / "states.sqlite")

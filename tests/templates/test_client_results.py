@@ -31,3 +31,23 @@ def test_a_number_that_is_not_finite_anywhere_in_a_result_drops_it(part):
   assert int(found.totals["counts"]["num_dropped"]) == 1
   for value in tree.flatten((found.message, found.weight, found.client_state)):
     np.testing.assert_array_equal(value, np.zeros_like(value))
+
+
+@pytest.mark.parametrize(
+  "value, is_taken",
+  [
+    (tf.fill([9], tf.constant(1e3, tf.float16)), True),  # Their squares are infinite.
+    (tf.constant([1, np.inf], tf.float16), False),
+    (tf.constant([1 + 2j, 3], tf.complex64), True),
+    (tf.constant([complex(1, np.nan)], tf.complex64), False),
+    (tf.fill([9], tf.constant(1e30, tf.float64)), False),  # As the docstring says.
+    (tf.constant([2**62], tf.int64), True),
+  ],
+)
+def test_numbers_of_all_types_are_looked_at(value, is_taken):
+  one = tf.constant(1.0)
+  result = ClientResult(
+    OrderedDict(model=(value,)), OrderedDict(model=one), (), OrderedDict(loss=(one, one))
+  )
+  found = client_results.drop_non_finite(result, (), tf.constant(5))
+  assert bool(found.totals["counts"]["num_accepted"]) == is_taken

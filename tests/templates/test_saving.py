@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import pickle
 import subprocess
@@ -217,3 +218,30 @@ def test_damaged_files_are_refused_in_one_sentence(scaffold, tmp_path, name):
   path.write_bytes(content)
   with pytest.raises(tff_algos.InputError, match=r"holds no process[^\n]*\.$"):
     tff_algos.load_process(str(path))
+
+
+def test_a_place_in_the_file_that_is_none_is_damage(scaffold, tmp_path):
+  path = tmp_path / "process"
+  tff_algos.save_process(scaffold, str(path))
+  content = bytearray(path.read_bytes())
+  content[-5] ^= 0x80  # Of where the list of parts begins.
+  path.write_bytes(content)
+  with pytest.raises(tff_algos.InputError, match=r"holds no process[^\n]*\.$"):
+    tff_algos.load_process(str(path))
+
+
+def test_what_cannot_be_written_leaves_the_file_that_is_there(
+  scaffold, tmp_path, monkeypatch
+):
+  path = tmp_path / "process"
+  tff_algos.save_process(scaffold, str(path))
+  before = path.read_bytes()
+
+  def full(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+  monkeypatch.setattr(zipfile.ZipFile, "writestr", full)
+  with pytest.raises(OSError, match="No space left"):
+    tff_algos.save_process(scaffold, str(path))
+  assert path.read_bytes() == before
+  assert [p.name for p in tmp_path.iterdir()] == ["process"]

@@ -46,6 +46,7 @@ def trimmed_mean_factory(
     count = tf.shape(ordered)[0]
     # 0.29 * 100 is less than 29.
     cut = tf.cast(tf.floor(share * tf.cast(count, tf.float64) + 1e-9), tf.int32)
+    cut = tf.minimum(cut, (count - 1) // 2)
     return tf.reduce_mean(ordered[cut : count - cut], axis=0)
 
   return _CoordinateWiseFactory(trimmed_mean)

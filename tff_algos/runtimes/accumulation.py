@@ -174,7 +174,7 @@ def parts_of(
     num_clients: The cohort's size.
     clients_per_part: How many clients make a part, the last one but for what is left.
       None: as many as give at most `MOST_PARTS`, so many as are added at once or a
-      multiple of that, and blocks that are whole.
+      multiple of that, and a block at least.
     block_size: How many clients a block has; None: they work one by one.
   """
   if clients_per_part is None:

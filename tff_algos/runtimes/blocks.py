@@ -111,8 +111,8 @@ class Blocks:
   ):
     #: How many clients are in a block of a round of so many.
     self.block_size = block_size
-    # Fewer work at once where these needed too much memory, or could not be one. They
-    # are a block all the same: what is added up together must not depend on that.
+    # Fewer work at once where these needed too much memory. They are a block all the
+    # same: what is added up together must not depend on that.
     self._most = sys.maxsize
     self._reading = planning.Step(readings, is_given)
     self._work, self._alone, self._forms = work, alone, forms
@@ -148,21 +148,24 @@ class Blocks:
       InvalidArgumentError: A client's work has failed.
     """
     clients = len(next(leaf for leaves in own.values() for leaf in leaves))
-    half = clients // 2
+    half, is_too_large = clients // 2, clients > self._most
     try:
-      if clients <= self._most:
+      if not is_too_large:
         return self._run(shared, own)
-    except (tf.errors.ResourceExhaustedError, tf.errors.InvalidArgumentError):
+    except (tf.errors.ResourceExhaustedError, tf.errors.InvalidArgumentError) as error:
       # Of the second kind are sizes that depend on values, which differ from client to
-      # client, besides what is wrong with one.
+      # client, besides what is wrong with one. That is found out anew in each block: what
+      # was in those before must not matter to its results, which are rounded otherwise.
       if clients == 1:
         return self._run_alone(shared, own)
+      is_too_large = isinstance(error, tf.errors.ResourceExhaustedError)
     first, second = (
       self.run(shared, {n: [leaf[these] for leaf in own[n]] for n in own})
       for these in (slice(half), slice(half, None))
     )
     # No client's work has failed, so that it was their being together.
-    self._most = min(self._most, clients - half)
+    if is_too_large:
+      self._most = min(self._most, clients - half)
     return {
       n: [tf.concat(leaves, 0) for leaves in zip(first[n], second[n])] for n in first
     }
@@ -189,11 +192,7 @@ class Blocks:
   def _run_alone(
     self, shared: Mapping[Node, list[tf.Tensor]], own: Mapping[Node, list[tf.Tensor]]
   ) -> dict[Node, list[tf.Tensor]]:
-    """The work of the one client of a block, whose vectorised form has failed.
-
-    For no others, though it costs less: which clients of a block are by themselves
-    depends on what was run before, and results, to the last bit, must not.
-    """
+    """The work of the one client of a block, whose vectorised form has failed."""
     leaves = {n: [leaf[0] for leaf in own[n]] for n in own}
     results = self._alone.run({**shared, **leaves})
     return {n: [leaf[tf.newaxis] for leaf in results[n]] for n in results}

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import importlib.metadata
 import itertools
+import os
 import pathlib
 import threading
 import traceback
@@ -85,6 +86,11 @@ def settings(threads_of_operation: int) -> str:
   changed = {k: v for k, v in options.items() if v or not k.startswith("disable_")}
   if tf.config.optimizer.get_jit():
     changed["jit"] = True
+  if not tf.config.experimental.tensor_float_32_execution_enabled():
+    changed["tensor_float_32"] = False
+  for name in ("TF_XLA_FLAGS", "NVIDIA_TF32_OVERRIDE"):
+    if os.environ.get(name):
+      changed[name] = os.environ[name]
   return ", ".join([found, *(f"{name}={value}" for name, value in changed.items())])
 
 

@@ -20,7 +20,7 @@ def check_dtypes(value: Any, what: str) -> None:
   """Raises `InputError` where a leaf is of a dtype that these files do not hold."""
   for name, leaf in zip(leaf_names(value), tree.flatten(value)):
     dtype = np.asarray(leaf).dtype
-    if dtype.kind not in "biufcSU":  # Such as bfloat16, or strings of several lengths.
+    if dtype.kind not in "biufc":  # Such as bfloat16, or texts, which NumPy cuts.
       raise InputError(
         f"{name} of {what} is of dtype {dtype}, which checkpoints do not hold: keep it "
         "as another, such as float32, or run without a checkpoint_folder."

@@ -1,10 +1,10 @@
 """Checkpoints of a run: server state, client states and records, all or nothing.
 
-The client states go first, into a file that several checkpoints share; then the
-checkpoint's own folder is written under another name, synced and renamed, which is what
-makes it count; then what the two last ones do not need is removed. A crash or power cut
-at any point leaves a whole checkpoint. Each lists the digests of its files: a damaged one
-is passed over for the one before.
+The client states go first, into a file that several checkpoints share, in the place of
+those that only the last but one has; then the checkpoint's own folder is written under
+another name, synced and renamed, which is what makes it count; then older folders are
+removed. A crash or power cut at any point leaves the newest checkpoint whole. Each lists
+the digests of its files: a damaged one is passed over for the one before.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ def save(
     origin: What the run began with.
 
   Raises:
-    OSError: The disk is full, or fails; the checkpoints before are as they were.
+    OSError: The disk is full, or fails; the newest checkpoint is as it was, and of one
+      before it the clients' states may be gone.
   """
   target = os.path.join(folder, f"round_{round_num:07d}")
   unfinished = target + durable_files.UNFINISHED

@@ -191,6 +191,9 @@ class ClientStateStore:
     """
     self._kept.clear()
     self._saved, self._since, self._old = {}, {}, []
+    if self._file is not None:  # Of a newer save, which was damaged.
+      self._file.close()
+      self._file = None
     if digest is None:
       return
     if self._path is None or not os.path.exists(self._path):
@@ -198,10 +201,10 @@ class ClientStateStore:
     try:
       self._file = self._open(self._path)
       every = self._file.execute("SELECT place, round, digest, id FROM versions")
-      versions = [_Version(*row) for row in every]
-    except sqlite3.Error as error:
+      versions = sorted((_Version(*row) for row in every), key=lambda v: v.round_num)
+    except (sqlite3.Error, TypeError, ValueError) as error:
       raise self._damaged() from error
-    for version in sorted(versions, key=lambda v: v.round_num):
+    for version in versions:
       if version.round_num <= round_num:
         self._saved[version.place] = version
     current = {v.id for v in self._saved.values()}
@@ -284,9 +287,10 @@ class ClientStateStore:
       [(value,)] = list(
         self._file.execute("SELECT value FROM states WHERE id = ?", (version.id,))
       )
-    except (sqlite3.Error, ValueError) as error:
+      is_whole = _digest_of(version.place, value) == version.digest
+    except (sqlite3.Error, TypeError, ValueError) as error:
       raise self._damaged() from error
-    if _digest_of(version.place, value) != version.digest:
+    if not is_whole:
       raise self._damaged()
     what = f"{self._path}, client {version.place},"
     return load_structure(io.BytesIO(value), self._initial, what)

@@ -163,9 +163,9 @@ def simulate(
   """Runs a process, on the runtime that is installed.
 
   Every round is a pure function of the states before it and of the seed, so a run that
-  was resumed gives bit for bit what it would have given without a break. Where a round
-  fails or is interrupted, or what is called in it, there is a checkpoint of the rounds
-  before it.
+  was resumed gives bit for bit what it would have given without a break (but where a
+  GPU's memory was too small for clients at once). Where a round fails or is interrupted,
+  or what is called in it, there is a checkpoint of the rounds before it.
 
   Args:
     process: The process.

@@ -238,7 +238,8 @@ def dataset_seed(
 ) -> np.ndarray[Any, np.dtype[np.int32]]:
   """The key of a client's draws in a round over data sets; see `over_datasets`.
 
-  With it in the client's `ClientInput`, a round over files is the same.
+  With it in the client's `ClientInput`, a round over files is the same, up to rounding
+  where clients are worked on in blocks.
 
   Args:
     examples: All of the client's, x (n, ...) and y (n, ...), in the dtypes of the model.

@@ -13,7 +13,7 @@ federated computations. A round is
    the clients remember what they sent (`ClientMemoryFactory`);
 5. the server update makes the new variables; without any accepted message it is
    skipped, and aggregators keep the states that they have, but for those of a
-   `ClientMemoryFactory`, whose uploads grow older.
+   `ClientMemoryFactory`, whose uploads grow older, and a `norm_limit`'s medians.
 
 Before 2 there may be exchanges that estimate something (`Estimation`). A process may have
 several kinds of rounds over the same states (`Round`).

@@ -36,8 +36,8 @@ class RoundTraffic(NamedTuple):
 def bytes_per_client(next_computation: tff.Computation) -> RoundTraffic:
   """Counts all that is broadcast and aggregated in a compiled computation.
 
-  Exact, and the same on every runtime; all of it is called "aggregation". Secure sums
-  count as their numbers alone.
+  Exact for numbers, and the same on every runtime; all of it is called "aggregation".
+  Secure sums count as their numbers alone, and text for nothing.
   """
   # Here, as it imports TFF's compiler, and without that algorithms can be listed.
   from tff_algos.runtimes import compiler

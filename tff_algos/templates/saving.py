@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import errno
 import importlib
 import json
 import operator
@@ -98,7 +99,10 @@ def load_process(path: str | os.PathLike[str]) -> StatefulProcess:
     with zipfile.ZipFile(path) as file:
       manifest = json.loads(file.read(_MANIFEST))
       written = {name: file.read(name) for name in manifest["containers"]}
-  except _DAMAGES as error:
+  except (*_DAMAGES, OSError) as error:
+    # Of the first kind: the place in the file that a damaged one names is none.
+    if isinstance(error, OSError) and error.errno != errno.EINVAL:
+      raise
     raise InputError(
       f"{path} holds no process: give a file that tff_algos.save_process wrote."
     ) from error
