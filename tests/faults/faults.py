@@ -1117,8 +1117,8 @@ FAULTS = (
   Fault(
     "blocks: fewer at once for good where sizes depended on values",
     "tff_algos/runtimes/blocks.py",
-    "is_too_large = isinstance(error, tf.errors.ResourceExhaustedError)",
-    "is_too_large = True",
+    "lacked_memory = isinstance(error, tf.errors.ResourceExhaustedError)",
+    "lacked_memory = True",
     _of("runtimes/test_blocks.py", "before_does_not_matter"),
   ),
   Fault(

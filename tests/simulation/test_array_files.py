@@ -53,15 +53,15 @@ def test_weights_have_their_names_wherever_they_are(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "leaf", [tf.constant(1, tf.bfloat16).numpy(), np.array([b"a", b"bc"], object), b"ab\0"]
+  "leaf", [tf.constant(1, tf.bfloat16).numpy(), np.array([b"a", b"bc"], object)]
 )
 def test_dtypes_that_would_not_come_back_are_refused(leaf):
-  with pytest.raises(InputError, match=r"^model/1 of a state is of dtype \S+, which"):
+  with pytest.raises(InputError, match=r"^model/1 of a state is of dtype \w+, which"):
     array_files.check_dtypes({"model": (np.float32(0), leaf)}, "a state")
 
 
 @pytest.mark.parametrize(
-  "leaf", [np.complex64(1j), np.bool_(True), np.float16([1, 2]), np.uint64(3)]
+  "leaf", [b"ab", np.bool_(True), np.float16([1, 2]), np.uint64(3)]
 )
 def test_dtypes_that_are_not_refused_come_back(tmp_path, leaf):
   array_files.check_dtypes(leaf, "a state")

@@ -148,9 +148,9 @@ class Blocks:
       InvalidArgumentError: A client's work has failed.
     """
     clients = len(next(leaf for leaves in own.values() for leaf in leaves))
-    half, is_too_large = clients // 2, clients > self._most
+    half, lacked_memory = clients // 2, False
     try:
-      if not is_too_large:
+      if clients <= self._most:
         return self._run(shared, own)
     except (tf.errors.ResourceExhaustedError, tf.errors.InvalidArgumentError) as error:
       # Of the second kind are sizes that depend on values, which differ from client to
@@ -158,13 +158,13 @@ class Blocks:
       # was in those before must not matter to its results, which are rounded otherwise.
       if clients == 1:
         return self._run_alone(shared, own)
-      is_too_large = isinstance(error, tf.errors.ResourceExhaustedError)
+      lacked_memory = isinstance(error, tf.errors.ResourceExhaustedError)
     first, second = (
       self.run(shared, {n: [leaf[these] for leaf in own[n]] for n in own})
       for these in (slice(half), slice(half, None))
     )
     # No client's work has failed, so that it was their being together.
-    if is_too_large:
+    if lacked_memory:
       self._most = min(self._most, clients - half)
     return {
       n: [tf.concat(leaves, 0) for leaves in zip(first[n], second[n])] for n in first

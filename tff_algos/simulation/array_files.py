@@ -17,10 +17,13 @@ _TAKEN = "file"
 
 
 def check_dtypes(value: Any, what: str) -> None:
-  """Raises `InputError` where a leaf is of a dtype that these files do not hold."""
+  """Raises `InputError` where a leaf is of a dtype that these files do not hold.
+
+  Text is held that stays as long as it is, as TFF's names of DP's events do.
+  """
   for name, leaf in zip(leaf_names(value), tree.flatten(value)):
     dtype = np.asarray(leaf).dtype
-    if dtype.kind not in "biufc":  # Such as bfloat16, or texts, which NumPy cuts.
+    if dtype.kind not in "biufcSU":  # Such as bfloat16, or strings of several lengths.
       raise InputError(
         f"{name} of {what} is of dtype {dtype}, which checkpoints do not hold: keep it "
         "as another, such as float32, or run without a checkpoint_folder."
