@@ -136,8 +136,9 @@ def test_devices_keep_their_states_over_five_rounds(federate, name):
 @pytest.mark.parametrize("name", ["fedavg", "scaffold"])
 def test_a_round_of_one_part_is_what_devices_add_up_one_by_one(federate, name):
   """Of as many clients as the page says."""
-  process = federate(name).process
-  inputs = inputs_of(federate(name), [k % 4 for k in range(15)])
+  federation = federate(name)
+  process = federation.process
+  inputs = inputs_of(federation, [k % 4 for k in range(15)])
   deployed = Deployment(process)
   metrics = deployed.round(0, range(15), inputs)
   found = leaves((deployed.state, metrics))
