@@ -11,6 +11,10 @@ _SAMPLES = dict(num_true=1, num_sampled=3, unique=True, range_max=1000)
 _BOXES = tf.zeros([1, 0, 4])
 
 
+def _shuffled(seed):
+  return tf.data.Dataset.range(9).shuffle(9, seed).batch(9).get_single_element()
+
+
 @pytest.mark.parametrize(
   "draw, expected",
   [
@@ -31,6 +35,9 @@ _BOXES = tf.zeros([1, 0, 4])
     ),
     (lambda: tf.raw_ops.NonDeterministicInts(shape=[1]), ["NonDeterministicInts"]),
     (lambda: tf.py_function(lambda: 1.0, [], tf.float32), ["EagerPyFunc"]),
+    (lambda: _shuffled(None), ["ShuffleDatasetV3"]),
+    (lambda: _shuffled(5), []),
+    (lambda: _shuffled(tf.cast(tf.timestamp(), tf.int64)), ["Timestamp"]),
     (lambda: tf.random.stateless_normal([2], [1, 2]), []),
     (
       lambda: tf.image.stateless_sample_distorted_bounding_box(

@@ -7,7 +7,7 @@ that it comes from, and is shown with its traceback.
 from __future__ import annotations
 
 import numbers
-from typing import Any
+from typing import Any, Optional
 
 
 class InputError(ValueError):
@@ -35,12 +35,16 @@ def first_line(error: BaseException) -> str:
   return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def check_whole_number(name: str, value: Any, low: int) -> None:
-  """Raises `InputError` unless the value is an integer of at least `low`, and no bool."""
+def check_whole_number(
+  name: str, value: Any, low: int, high: Optional[int] = None
+) -> None:
+  """Raises `InputError` unless the value is an integer of low..high, and no bool."""
   if isinstance(value, bool) or not isinstance(value, numbers.Integral):
     raise InputError(f"{name} must be a whole number; found {value!r}.")
   if int(value) < low:
     raise InputError(f"{name} must be at least {low}; found {value}.")
+  if high is not None and int(value) > high:
+    raise InputError(f"{name} must be at most {high}; found {value}.")
 
 
 def check_number(name: str, value: Any) -> None:

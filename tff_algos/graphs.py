@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Optional
 
 from tff_algos.errors import InputError
@@ -16,7 +16,6 @@ from tff_algos.errors import InputError
 if TYPE_CHECKING:
   import tensorflow as tf
 
-# But for shuffles of data sets, whose seeds are inputs.
 _DRAWING = re.compile(
   r"(?!Stateless).*(Random|TruncatedNormal|Multinomial|PyFunc|CandidateSampler"
   r"|SampleDistorted|NonDeterministic|Timestamp)"
@@ -31,10 +30,32 @@ _KEEP_VALUES = ("Identity", "Reshape", "Cast")
 
 def drawing_operations(graph: tf.compat.v1.GraphDef) -> list[str]:
   """Names of a graph's operations, sorted, that may give other values each time."""
-  operations = {node.op for node in graph.node}
-  for function in graph.library.function:
-    operations.update(node.op for node in function.node_def)
-  return sorted(filter(_DRAWING.match, operations))
+  operations: set[str] = set()
+  for nodes in (graph.node, *(f.node_def for f in graph.library.function)):
+    named = {node.name: node for node in nodes}
+    operations.update(
+      node.op
+      for node in nodes
+      if _DRAWING.match(node.op) or _shuffles_without_seed(node, named)
+    )
+  return sorted(operations)
+
+
+def _shuffles_without_seed(
+  node: tf.compat.v1.NodeDef, named: Mapping[str, tf.compat.v1.NodeDef]
+) -> bool:
+  """Whether a data set is shuffled by the two seeds 0, which stand for any."""
+  import tensorflow as tf
+
+  if not re.match(r"Shuffle(AndRepeat)?Dataset", node.op):
+    return False
+  seeds = (named.get(name.partition(":")[0]) for name in node.input[2:4])
+  return all(
+    seed is not None
+    and seed.op == "Const"
+    and not tf.make_ndarray(seed.attr["value"].tensor).any()
+    for seed in seeds
+  )
 
 
 @contextlib.contextmanager

@@ -114,7 +114,7 @@ def test_ranges_are_at_most_a_workers_share_of_what_is_left():
 
 
 def test_parts_cover_the_cohort_in_order():
-  for count in (0, 1, 31, 64, 1000):
+  for count in (0, 1, 31, 64, 1000, 100_003):
     for block_size in (None, blocks.ON_CPU.block_size(count, 1000)):
       parts = accumulation.parts_of(count, None, block_size)
       assert [client for part in parts for client in part] == list(range(count))

@@ -188,6 +188,11 @@ def test_a_runtime_can_be_entered_again(outside):
     assert _add_one(1) == "outside"
 
 
+def test_a_log_in_no_folder_is_refused(tmp_path):
+  with pytest.raises(errors.InputError, match=r"^worker_log .*missing/log cannot be w"):
+    runtime.create_runtime("local_worker", worker_log=str(tmp_path / "missing" / "log"))
+
+
 def test_the_worker_is_started_again(outside, tmp_path):
   running = runtime.create_runtime("local_worker", worker_log=str(tmp_path / "log"))
   (first,) = _own_workers()

@@ -155,6 +155,20 @@ def test_large_states_have_large_pages(tmp_path, floats, page_bytes):
   assert _rows(tmp_path, "PRAGMA page_size") == [(page_bytes,)]
 
 
+def test_a_save_is_synced_with_its_folder(tmp_path, monkeypatch):
+  """Else a power cut may bring the journal back, which undoes the save."""
+  opened = []
+  connect = sqlite3.connect
+  monkeypatch.setattr(
+    sqlite3, "connect", lambda *a, **k: opened.append(connect(*a, **k)) or opened[-1]
+  )
+  store = _store(tmp_path)
+  store.put([4], [_state(4)])
+  store.save(1)
+  extra = 3
+  assert [f.execute("PRAGMA synchronous").fetchall() for f in opened] == [[(extra,)]]
+
+
 def test_a_new_run_takes_the_place_of_what_an_unfinished_one_left(tmp_path):
   store = _store(tmp_path)
   store.put([4], [_state(4)])

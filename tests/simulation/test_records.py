@@ -90,6 +90,13 @@ def test_row_is_on_disk_as_soon_as_it_is_written(tmp_path):
   writer.close()
 
 
+def test_the_head_is_on_disk_before_the_first_round(tmp_path):
+  """Which may take long, and others read the file."""
+  writer = _write(tmp_path, [], [])
+  assert (tmp_path / "metrics.csv").read_text().split() == [",".join(_COLUMNS)]
+  writer.close()
+
+
 def test_events_are_what_tensorboard_reads(tmp_path):
   given_records = [_record(1, 0.5), _record(2)]
   _write(tmp_path, [], given_records).close()

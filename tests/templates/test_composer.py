@@ -60,7 +60,7 @@ def test_examples_of_text_are_refused(name, what):
     tff_algos.build_fed_avg(model)
 
 
-@pytest.mark.parametrize("seed", [-1, 1.5, None])
+@pytest.mark.parametrize("seed", [-1, 1.5, None, 2**31, 2**63])
 def test_seed_of_data_sets_is_a_whole_number(seed):
   with pytest.raises(InputError, match=r"^seed must be "):
     tff_algos.over_datasets(tff_algos.build_fed_avg(_model()), seed=seed)

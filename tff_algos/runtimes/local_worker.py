@@ -19,7 +19,7 @@ import portpicker
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.errors import WorkerLostError
+from tff_algos.errors import InputError, WorkerLostError
 from tff_algos.runtimes import child_process, compiler, values
 
 _BINARY = child_process.worker_binary()
@@ -104,6 +104,7 @@ class LocalWorker:
       max_restarts: How often a worker that died is replaced.
 
     Raises:
+      InputError: The file cannot be written.
       WorkerLostError: The worker does not start.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -114,6 +115,14 @@ class LocalWorker:
     if log_path is None:
       handle, log_path = tempfile.mkstemp(prefix="tff_algos_worker_", suffix=".log")
       os.close(handle)
+    try:
+      with open(log_path, "ab"):
+        pass
+    except OSError as error:
+      raise InputError(
+        f"worker_log {log_path} cannot be written ({error.strerror}): choose another "
+        "file."
+      ) from error
     self.log_path = log_path
     self._start_seconds, self._restarts_left = start_seconds, max_restarts
     self._max_restarts = max_restarts

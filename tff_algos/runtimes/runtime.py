@@ -225,7 +225,8 @@ def create_runtime(
 
   Raises:
     InputError: There is no such runtime or device; or settings are not right, such as an
-      address on a network without TLS, or another runtime's; or dask is not installed.
+      address on a network without TLS, or another runtime's; or dask is not installed; or
+      the worker's log cannot be written.
     WorkerLostError: The worker does not start, or no scheduler answers.
   """
   starts: dict[str, Callable[[], Running]] = {

@@ -222,7 +222,7 @@ def watching(
   if drawing:
     raise ProcessTypeError(
       f"{who} uses {drawing[0]}, which gives other numbers in each run: draw from "
-      f"{seed} by tf.random.stateless_normal and the like."
+      f"{seed} by tf.random.stateless_normal and the like, or give a shuffle its seed."
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -48,17 +49,17 @@ def over_datasets(
       `ClientData`'s `element_type_structure` has it: `(x, y)` or a mapping of x and y, of
       an example as the model takes it or of a batch. Batches are joined: a local step
       takes as many examples as the hyper-parameters say. Default: `(x, y)` of an example.
-    seed: The seed of all draws, >= 0.
+    seed: The seed of all draws, from 0 to 2^31 - 1.
 
   Raises:
-    InputError: The elements are not such, or the process is not.
+    InputError: The elements are not such, or the process or the seed is not.
     tf.errors.InvalidArgumentError: In a round, if a label is none that the model takes.
   """
   check_process(process)
   if process.model is None:
     raise InputError("This process says nothing of its model: give one of our builders'.")
   model = process.model
-  check_whole_number("seed", seed, 0)
+  check_whole_number("seed", seed, 0, np.iinfo(np.int32).max)
   reading = FromDatasets(model.example_spec, element_spec, seed, model.labels())
   return process.over(reading)
 
