@@ -11,6 +11,12 @@ _SAMPLES = dict(num_true=1, num_sampled=3, unique=True, range_max=1000)
 _BOXES = tf.zeros([1, 0, 4])
 
 
+@pytest.fixture(autouse=True)
+def _without_a_global_seed():
+  """Undoes what other tests have set: with it a shuffle without a seed has one."""
+  tf.random.set_seed(None)
+
+
 def _shuffled(seed):
   return tf.data.Dataset.range(9).shuffle(9, seed).batch(9).get_single_element()
 
@@ -52,3 +58,10 @@ def test_what_draws_is_found_in_functions_too(draw, expected):
   called = tf.function(draw)
   graph = tf.function(lambda: called()).get_concrete_function().graph
   assert graphs.drawing_operations(graph.as_graph_def()) == expected
+
+
+def test_shuffle_that_a_global_seed_fixes_is_not_one_that_draws():
+  tf.random.set_seed(3)
+  graph = tf.function(lambda: _shuffled(None)).get_concrete_function().graph
+  tf.random.set_seed(None)
+  assert graphs.drawing_operations(graph.as_graph_def()) == []
