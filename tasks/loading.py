@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import errno
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -171,8 +172,20 @@ def _count_groups(data: Dataset) -> int:
 
 
 def _check_outputs(model: Model, data: Dataset) -> None:
+  import tensorflow as tf
+
   one = model.preprocess(data.test_x[:1])
-  shape = model.predict(model.initial_weights, one, False, np.zeros(2, np.int32)).shape
+  try:
+    found = model.predict(model.initial_weights, one, False, np.zeros(2, np.int32))
+  except tf.errors.InvalidArgumentError as error:
+    beyond = re.search(r"= (-?\d+) is not in \[0, (\d+)\)", str(error))
+    if beyond is None:
+      raise
+    raise InputError(
+      f"The task's model embeds numbers of 0 to below {beyond[2]}, but its data have "
+      f"{beyond[1]}: give the Embedding a larger input_dim, or number the inputs from 0."
+    ) from error
+  shape = found.shape
   steps = data.train_y.shape[1:]
   if shape.rank != len(steps) + 2 or tuple(shape[1:-1]) != steps:
     at_each = f", at each of {steps[0]} steps" if steps else ""

@@ -41,6 +41,19 @@ def drawing_operations(graph: tf.compat.v1.GraphDef) -> list[str]:
   return sorted(operations)
 
 
+def has_own_gradients(graph: tf.Graph) -> bool:
+  """Whether an operation's gradient is not TensorFlow's, as by `tf.custom_gradient`."""
+  of_functions = (b"PartitionedCall", b"StatefulPartitionedCall")
+  definition = graph.as_graph_def()
+  functions = (f.node_def for f in definition.library.function)
+  return any(
+    (name := node.attr["_gradient_op_type"].s) and not name.startswith(of_functions)
+    for nodes in (definition.node, *functions)
+    for node in nodes
+    if "_gradient_op_type" in node.attr
+  )
+
+
 def _shuffles_without_seed(
   node: tf.compat.v1.NodeDef, named: Mapping[str, tf.compat.v1.NodeDef]
 ) -> bool:

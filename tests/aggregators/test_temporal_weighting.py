@@ -397,6 +397,10 @@ def test_refuses_a_total_weight_that_is_not_positive(total_weight):
   [
     (tff.aggregators.MeanFactory(), "MeanFactory"),
     (tff.aggregators.UnweightedMeanFactory(), "UnweightedMeanFactory"),
+    (
+      tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(0.1, 5, 1.0),
+      "DifferentiallyPrivateFactory",
+    ),
   ],
 )
 def test_refuses_what_averages_the_contributions(factory, name):

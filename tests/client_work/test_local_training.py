@@ -284,6 +284,52 @@ def test_loss_of_an_example_is_taken_before_the_step_that_uses_it():
   np.testing.assert_allclose(found.loss, expected, rtol=1e-5)
 
 
+@tf.custom_gradient
+def _clipped_behind(x):
+  return tf.identity(x), lambda upstream: tf.clip_by_value(upstream, -0.05, 0.05)
+
+
+@pytest.mark.parametrize(
+  "clip", [_clipped_behind, tf.function(_clipped_behind, autograph=False)]
+)
+def test_step_is_the_rate_times_a_gradient_that_clips_what_comes_in(clip):
+  """The gradient of `clip(x w + b)`; the rate must not go into the clipping."""
+  model = dataclasses.replace(
+    _MODEL, predict=lambda weights, x, *_: clip(tf.matmul(x, weights[0]) + weights[1])
+  )
+  x, y = _examples(4)
+  hparams = PlainSgd(learning_rate=0.1)
+
+  @tf.function(autograph=False)
+  def train():
+    seed = tf.constant([1, 2])
+    return local_training.train_client(model, _START, _as_tensors(x, y), hparams, seed)
+
+  w, b = _MODEL.initial_weights
+  behind = np.clip(2 * (x @ w + b - y[:, None]) / len(y), -0.05, 0.05)
+  assert np.any(np.abs(behind) == 0.05) and np.any(np.abs(behind) < 0.5)
+  trained = train().weights
+  np.testing.assert_allclose(trained[0], w - 0.1 * x.T @ behind, rtol=1e-5, atol=1e-7)
+  np.testing.assert_allclose(trained[1], b - 0.1 * behind.sum(0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.float64])
+def test_loss_may_be_of_another_precision(dtype):
+  def loss(y, predictions):
+    return tf.cast(_squared_error(y, predictions), dtype)
+
+  x, y = _examples(4)
+  found, plain = (
+    local_training.train_client(
+      model, _START, _as_tensors(x, y), PlainSgd(epochs=2), tf.constant([1, 2])
+    )
+    for model in (dataclasses.replace(_MODEL, example_losses=loss), _MODEL)
+  )
+  assert found.loss.dtype == tf.float32
+  for a, b in zip((*found.weights, found.loss), (*plain.weights, plain.loss)):
+    np.testing.assert_allclose(a, b, rtol=1e-2)
+
+
 def test_adjusted_gradient_is_what_momentum_and_rate_act_on():
   """The carry sees the steps in their order, with the weights before each."""
   x, y = _examples(7)

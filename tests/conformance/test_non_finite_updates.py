@@ -95,3 +95,19 @@ def test_rates_whose_products_overflow_are_those_without_an_estimate():
   np.testing.assert_array_equal(
     fed_agg.learning_rates(huge, huge, h), np.full(3, np.float32(0.03))
   )
+
+
+@pytest.mark.parametrize(
+  "steps",
+  [
+    [[1.5e19] * 3, [0.01] * 3, [0.01] * 3],  # One row of the products is infinite.
+    [[2e19, 2e19, 0.0], [2e19, -2e19, 0.0], [0.0, 0.0, 1.0]],  # One is no number.
+  ],
+)
+def test_rates_of_which_one_product_overflows_are_those_without_an_estimate(steps):
+  h = fed_agg.FedAggHparams(epochs=3, learning_rate=0.03)
+  steps = tuple((tf.constant(step),) for step in steps)
+  small = tuple((tf.fill([3], 1e-3),) for _ in steps)
+  np.testing.assert_array_equal(
+    fed_agg.learning_rates(steps, small, h), np.full(3, np.float32(0.03))
+  )

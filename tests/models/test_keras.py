@@ -612,6 +612,43 @@ def test_examples_that_the_model_does_not_take_are_refused_in_one_sentence():
   _one_line(caught)
 
 
+class _Deciding(_layers.Layer):
+  def call(self, inputs):
+    return 2 * inputs if tf.reduce_mean(inputs) > 0 else inputs
+
+
+@pytest.mark.parametrize(
+  "layer", [_Deciding(), _layers.SpectralNormalization(_layers.Dense(3))]
+)
+def test_layer_that_decides_in_python_is_named_and_the_way_out_said(layer):
+  with pytest.raises(
+    InputError, match=r"decides in Python by a tensor.*tf\.cond"
+  ) as caught:
+    _convert(_sequential(_input(4), layer, _layers.Dense(2)))
+  assert repr(layer.name) in str(caught.value)
+  _one_line(caught)
+
+
+def test_look_up_is_refused_and_said_where_it_belongs():
+  table = _layers.IntegerLookup(vocabulary=[1, 2, 3])
+  embedding = _layers.Embedding(5, 2), _layers.GlobalAveragePooling1D()
+  keras_model = _sequential(tf.keras.Input([4], dtype="int64"), table, *embedding)
+  with pytest.raises(
+    InputError, match=f"looks up in a table .*{table.name}.* to the data"
+  ):
+    keras.from_keras(keras_model, _spec([4], tf.int64))
+
+
+def test_numbers_to_embed_are_not_taken_for_pictures():
+  """All would be the embedding's first row."""
+  layers = _layers.Embedding(50, 8), _layers.GlobalAveragePooling1D(), _layers.Dense(2)
+  keras_model = _sequential(_input(5), *layers)
+  with pytest.raises(InputError, match=r"^Layer 'embedding.*' .* embeds the inputs"):
+    keras.from_keras(keras_model, _spec([5], tf.uint8))
+  keras.from_keras(keras_model, _spec([5], tf.int32))
+  keras.from_keras(keras_model, _spec([5], tf.uint8), preprocess=tf.identity)
+
+
 # --- Nothing is left behind ----------------------------------------------------------
 
 

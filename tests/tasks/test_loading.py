@@ -450,3 +450,28 @@ def test_epsilon_of_another_loss_is_refused(tmp_path, make_model):
   task = registry.get("digits_cnn")._replace(make_model=make_model)
   with pytest.raises(InputError, match="the loss of digits_cnn is another"):
     _load(tmp_path, task, loss_epsilon=1e-3)
+
+
+def test_inputs_beyond_an_embedding_are_said(tmp_path):
+  """They are the task's mistake, and no defect of the library."""
+
+  def build(shape, num_classes):
+    layers = tf.keras.layers
+    return tf.keras.Sequential(
+      [
+        layers.Input(shape, dtype="int32"),
+        layers.Reshape([-1]),
+        layers.Embedding(2, 3),
+        layers.GlobalAveragePooling1D(),
+        layers.Dense(num_classes),
+      ]
+    )
+
+  def load(data_dir, cache_dir):
+    data = digits.load()
+    x, test_x = (v.astype(np.int32) for v in (data.train_x, data.test_x))
+    return data._replace(train_x=x, test_x=test_x)
+
+  task = registry.get("digits_cnn")._replace(load_data=load, build_keras_model=build)
+  with pytest.raises(InputError, match=r"embeds numbers of 0 to below 2, but .* have \d"):
+    _load(tmp_path, task)

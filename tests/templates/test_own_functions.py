@@ -295,6 +295,24 @@ def test_comparison_of_objects_in_place_of_values_is_refused(where, behind, opti
   assert bool(tf.constant(1) == 1) and not bool(tf.constant(1) != 1)  # As before.
 
 
+def _by_an_if(result):
+  return result if result.weight["model"] > 1 else None
+
+
+def _by_a_loop(result):
+  for _ in tf.range(3):
+    return result
+
+
+@pytest.mark.parametrize("change", [_by_an_if, _by_a_loop])
+def test_decision_in_python_by_a_tensor_is_refused(change):
+  """TensorFlow's own words advise a decorator that would be refused."""
+  line = change.__code__.co_firstlineno + 1
+  said = rf"^client_update decides .*test_own_functions\.py, line {line}: .* tf\.cond"
+  with pytest.raises(ProcessTypeError, match=said):
+    _compose(change)
+
+
 def test_mistake_after_a_comparison_that_was_given_up_is_said():
   def change(result):
     with contextlib.suppress(InputError):

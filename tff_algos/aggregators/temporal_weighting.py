@@ -59,7 +59,8 @@ class TemporalWeightingFactory(ClientMemoryFactory):
 
     Raises:
       InputError: `base` or `total_weight` is no number or out of range, or `sum_factory`
-        averages or is no factory.
+        is no factory, or TFF's of a mean or of differential privacy, which averages too.
+        Inside another factory these are not seen: give none that averages.
     """
     check_number("base", base)
     check_number("total_weight", total_weight)
@@ -70,6 +71,7 @@ class TemporalWeightingFactory(ClientMemoryFactory):
     averages = (
       tff.aggregators.WeightedAggregationFactory,
       tff.aggregators.UnweightedMeanFactory,
+      tff.aggregators.DifferentiallyPrivateFactory,
     )
     if isinstance(sum_factory, averages):
       raise InputError(

@@ -147,9 +147,13 @@ def learning_rates(
   c = -tf.stack([tree_math.dot(p, d) for p, d in zip(steps, later)])
   anchor = h.alpha * h.learning_rate if h.rule == "anchored" else 0.0
   system = h.alpha * tf.eye(count) + (1 - h.alpha) * g
-  rates = tf.linalg.solve(system, (anchor + (1 - h.alpha) * c)[:, tf.newaxis])[:, 0]
+  wanted = anchor + (1 - h.alpha) * c
+  is_held = tf.reduce_all(tf.math.is_finite(tf.concat([system, wanted[None]], 0)))
+  # The solver ends the round at what is no number, and makes zeros of an infinity.
+  system = tf.where(is_held, system, tf.eye(count))
+  rates = tf.linalg.solve(system, wanted[:, tf.newaxis])[:, 0]
   # With rates that are no numbers no client is accepted, and the estimates stay.
-  rates = tf.where(tf.math.is_finite(rates), rates, h.learning_rate)
+  rates = tf.where(is_held & tf.math.is_finite(rates), rates, h.learning_rate)
   return tf.clip_by_value(rates, 0.0, h.max_learning_rate)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tff_algos import graphs
 from tff_algos.client_data import Examples
 from tff_algos.client_work import tree_math
 from tff_algos.models.functional import Model, Weights
@@ -53,19 +54,29 @@ def batch_gradient(
 def mean_gradient(
   losses_at: Callable[[Weights], tf.Tensor], weights: Weights, scale: Any = 1.0
 ) -> tuple[Weights, tf.Tensor]:
-  """`scale` times the gradient of the mean of `losses_at(weights)`, (B,); their sum."""
+  """`scale` times the gradient of the mean of `losses_at(weights)`, (B,); their sum.
+
+  The sum is float32, whatever the losses are.
+  """
   with tf.GradientTape() as tape:
     tape.watch(weights)
     losses = losses_at(weights)
     mean = tf.reduce_mean(losses)
+  # In at the loss it costs no pass over all weights. But a gradient of somebody's own may
+  # clip what comes in.
+  graph = tf.compat.v1.get_default_graph()
+  is_linear = not tf.executing_eagerly() and not graphs.has_own_gradients(graph)
   gradient = tape.gradient(
     mean,
     weights,
-    output_gradients=tf.cast(scale, mean.dtype),
+    output_gradients=tf.cast(scale if is_linear else 1.0, mean.dtype),
     unconnected_gradients=tf.UnconnectedGradients.ZERO,
   )
   # An embedding's gradient comes as slices.
-  return tuple(map(tf.convert_to_tensor, gradient)), tf.reduce_sum(losses)
+  gradient = tuple(map(tf.convert_to_tensor, gradient))
+  if not is_linear:
+    gradient = tuple(scale * g for g in gradient)
+  return gradient, tf.cast(tf.reduce_sum(losses), tf.float32)
 
 
 def full_gradient(

@@ -60,7 +60,8 @@ def from_keras(
       logits, or holds what local training cannot respect: a layer whose statistics move
       (BatchNormalization that is not frozen), mixed precision, a regularizer, a
       constraint, a weight or tensor that cannot be replaced, tensors compared by `==`, a
-      random operation with a state of its own; or `loss` does not fit. When it is
+      random operation with a state of its own, a look-up table, an embedding of uint8
+      inputs that `preprocess` scales; or `loss` does not fit. When it is
       traced, if layers have come or gone since.
   """
   _check_built(keras_model)
@@ -132,6 +133,8 @@ def from_keras(
     keras_source=KerasSource(keras_model, trainable, held),
     **metric_options,
   )
+  if example_spec.x.dtype == tf.uint8 and preprocess is functional.scale_pictures:
+    _check_embeds_nothing(keras_model, layers)
   traced = _trace(model, keras_model.name, training=True)
   _check_pure(traced, keras_model.name)
   takes_logits = losses.takes_logits(loss)
@@ -203,6 +206,22 @@ def _check_built(keras_model: tf.keras.Model) -> None:
     )
 
 
+def _check_embeds_nothing(
+  keras_model: tf.keras.Model, layers: keras_exchange.Layers
+) -> None:
+  """Of inputs that are scaled to 0..1 an embedding would take its first row alone."""
+  for layer in layers:
+    if not isinstance(layer, tf.keras.layers.Embedding):
+      continue
+    taken = getattr(layer, "input", None)  # None where it has been called twice.
+    if any(taken is given for given in keras_model.inputs or ()):
+      raise InputError(
+        f"Layer {layer.name!r} of the Keras model {keras_model.name!r} embeds the "
+        "inputs, but uint8 examples are scaled to 0..1 as pictures are: store them as "
+        "int32, or give preprocess=tf.identity."
+      )
+
+
 def _check_precision(
   name: str, layers: keras_exchange.Layers, trainable: Sequence[tf.Variable]
 ) -> None:
@@ -261,14 +280,38 @@ def _trace(model: functional.Model, name: str, *, training: bool) -> Any:
       raise
     raise InputError(
       f"The Keras model {name!r} does not take examples of shape "
-      f"{tuple(model.example_spec.x.shape)}: {first_line(error)}"
+      f"{tuple(model.example_spec.x.shape)}: {_cause(error)}"
     ) from error
+
+
+def _cause(error: Exception) -> str:
+  """What a layer says, and not only which, as in the first line of Keras's error."""
+  lines = [line for line in str(error).splitlines() if line.strip()]
+  if len(lines) < 2 or not lines[0].startswith(
+    "Exception encountered when calling layer"
+  ):
+    return first_line(error)
+  said = lines[1].strip()
+  layer = lines[0].removeprefix("Exception encountered when calling ").rstrip(".")
+  if "symbolic" not in said:
+    return f"{layer}: {said}"
+  return (
+    f"{layer} decides in Python by a tensor, and is traced here without AutoGraph: use "
+    "tf.cond, tf.where or tf.while_loop, or decorate its call with tf.function."
+  )
 
 
 def _check_pure(traced: Any, name: str) -> None:
   """What the graph takes from outside, or draws by itself, is an error now."""
   stateful = graphs.drawing_operations(traced.graph.as_graph_def())
   captured = [t for t in traced.captured_inputs if keras_exchange.is_eager(t)]
+  operations = traced.graph.get_operations()
+  tables = [op.name for op in operations if op.type.startswith("LookupTable")]
+  if tables:
+    raise InputError(
+      f"The Keras model {name!r} looks up in a table ({tables[0]}), which TFF cannot "
+      "take along: apply that layer to the data before they are written for the clients."
+    )
   is_variable = any(t.dtype == tf.resource for t in captured)
   if is_variable or stateful:
     what = "a variable" if is_variable else f"the stateful operation {stateful[0]}"

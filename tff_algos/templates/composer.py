@@ -79,14 +79,15 @@ def compose_process(
     schedule: Where there are several kinds, the names of those that follow one another,
       again and again.
     norm_limit: Drops and counts clients whose update's norm is more than so many times
-      the median of past rounds, above 1; see `norm_limits`. None: no limit.
+      the median of past rounds, above 1; see `norm_limits`. None: no limit. Not for
+      rounds with an `Estimation`, whose means reach all clients before the check.
 
   Warns:
     InputWarning: A hyper-parameter is not at its default, and nothing reads it.
 
   Raises:
     InputError: `model`, `hparams` or an aggregator is something else, or `norm_limit` not
-      above 1.
+      above 1, or there is an estimation that it would not hold.
     ProcessTypeError: The functions do not fit together, or clients would draw other
       numbers in each run.
   """
@@ -109,6 +110,12 @@ def compose_process(
   kinds = {"": rounds} if isinstance(rounds, Round) else dict(rounds)
   for kind in kinds.values():
     own_functions.check_round(kind)
+    if norm_limit is not None and kind.estimation is not None:
+      raise InputError(
+        "norm_limit does not look at what clients estimate before they train, which "
+        "reaches all of them (FedAgg's estimates=fixed_point): take estimates of the "
+        "round before, or no norm_limit."
+      )
   exchanges = {k: Exchange(composition, kind, k) for k, kind in kinds.items()}
   composition.create_aggregators(exchanges.values())
 
@@ -141,6 +148,13 @@ def compose_process(
 
   def over(reading: ClientReading) -> StatefulProcess:
     def recompose(**changed: Any) -> StatefulProcess:
+      for name in changed:
+        if name not in given:
+          raise InputError(
+            f"{name!r} is nothing that recomposed can change, which is "
+            f"{', '.join(given)}: for another model or other hyper-parameters build "
+            "the process anew."
+          )
       return compose_process(model, hparams, **{**given, **changed}).over(reading)
 
     return StatefulProcess(

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 import re
+import traceback
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -198,11 +200,22 @@ def watching(
     hparams: What its `h` holds as tensors; None: it has none.
 
   Raises:
-    ProcessTypeError: It would draw other numbers in each run, or calls Python.
+    ProcessTypeError: It would draw other numbers in each run, calls Python, or decides in
+      Python by a tensor.
     InputError: It compares tensors by `==`.
   """
   with graphs.refusing_equality(who), hyper_parameters.noting_numbers() as numbers:
-    yield
+    try:
+      yield
+    except tf.errors.OperatorNotAllowedInGraphError as error:
+      theirs = os.path.dirname(str(tf.__file__)) + os.sep
+      frames = traceback.extract_tb(error.__traceback__)
+      *_, place = (f for f in frames if not f.filename.startswith(theirs))
+      raise ProcessTypeError(
+        f"{who} decides in Python by a tensor, or goes through one, in {place.filename}, "
+        f"line {place.lineno}: it is traced without AutoGraph, so use tf.cond, tf.where "
+        "or tf.while_loop, or a tf.function that it calls."
+      ) from error
   tunable = {} if hparams is None else hyper_parameters.tunable_values(hparams)
   fixed = [name for name, value in numbers.items() if tunable.get(name) == value]
   if fixed:

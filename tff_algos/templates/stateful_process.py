@@ -229,10 +229,12 @@ class StatefulProcess(tff.templates.IterativeProcess):
   def recomposed(self, **changed: Any) -> StatefulProcess:
     """The same process with other arguments of `compose_process`, traced anew.
 
-    For example `process.recomposed(norm_limit=10.0)`.
+    The model and the hyper-parameters stay. For example
+    `process.recomposed(norm_limit=10.0)`.
 
     Raises:
-      InputError: `compose_process` has not made this process, or a value is out of range.
+      InputError: `compose_process` has not made this process, or has no such argument, or
+        a value is out of range.
     """
     if self._recompose is None:
       raise InputError(
