@@ -1,7 +1,5 @@
 """The public names, each with the module that has it; `__init__.py` reads them here."""
 
-from . import diagnostics as diagnostics
-from . import partitions as partitions
 from .aggregators.client_memory import ClientMemoryFactory as ClientMemoryFactory
 from .aggregators.client_memory import Contribution as Contribution
 from .aggregators.coordinate_wise import median_factory as median_factory
