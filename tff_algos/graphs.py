@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 from tff_algos.errors import InputError
@@ -31,7 +31,7 @@ _KEEP_VALUES = ("Identity", "Reshape", "Cast")
 def drawing_operations(graph: tf.compat.v1.GraphDef) -> list[str]:
   """Names of a graph's operations, sorted, that may give other values each time."""
   operations: set[str] = set()
-  for nodes in (graph.node, *(f.node_def for f in graph.library.function)):
+  for nodes in _bodies(graph):
     named = {node.name: node for node in nodes}
     operations.update(
       node.op
@@ -41,17 +41,22 @@ def drawing_operations(graph: tf.compat.v1.GraphDef) -> list[str]:
   return sorted(operations)
 
 
-def has_own_gradients(graph: tf.Graph) -> bool:
+def has_own_gradients(graph: tf.compat.v1.GraphDef) -> bool:
   """Whether an operation's gradient is not TensorFlow's, as by `tf.custom_gradient`."""
   of_functions = (b"PartitionedCall", b"StatefulPartitionedCall")
-  definition = graph.as_graph_def()
-  functions = (f.node_def for f in definition.library.function)
   return any(
-    (name := node.attr["_gradient_op_type"].s) and not name.startswith(of_functions)
-    for nodes in (definition.node, *functions)
+    not node.attr["_gradient_op_type"].s.startswith(of_functions)
+    for nodes in _bodies(graph)
     for node in nodes
     if "_gradient_op_type" in node.attr
   )
+
+
+def _bodies(graph: tf.compat.v1.GraphDef) -> Iterator[Sequence[tf.compat.v1.NodeDef]]:
+  """The nodes of a graph, and of each of its functions."""
+  yield graph.node
+  for function in graph.library.function:
+    yield function.node_def
 
 
 def _shuffles_without_seed(

@@ -847,8 +847,8 @@ FAULTS = (
   Fault(
     "client work: the rate goes into a gradient that clips",
     _CLIENT_WORK + "gradients.py",
-    "not tf.executing_eagerly() and not graphs.has_own_gradients(graph)",
-    "True",
+    "    at_loss = not graphs.has_own_gradients(graph)\n",
+    "",
     _of("client_work/test_local_training.py", "clips_what_comes_in"),
   ),
   Fault(

@@ -127,7 +127,7 @@ def build_twafl(
 
   Raises:
     InputError: The model's layers cannot be divided, a number is not positive, or
-      `sum_factory` gives no sum.
+      `sum_factory` is one that `TemporalWeightingFactory` refuses.
   """
   factory = _factory(model, hparams, num_clients, num_examples, sum_factory)
   process = _build_layerwise(model, hparams, factory)

@@ -29,7 +29,7 @@ def batch_gradient(
   seed: tf.Tensor,
   *,
   training: bool = True,
-  scale: Any = 1.0,
+  scale: Any = None,
 ) -> tuple[Weights, tf.Tensor]:
   """The gradient of the batch's mean loss, and the sum of its losses.
 
@@ -40,7 +40,7 @@ def batch_gradient(
     y: Labels (B, ...).
     seed: int32 (2,) for the model's random layers.
     training: Whether these are at work.
-    scale: By what the gradient is multiplied.
+    scale: By what the gradient is multiplied, a scalar; None: by nothing.
   """
 
   def losses_at(weights: Weights) -> tf.Tensor:
@@ -52,7 +52,7 @@ def batch_gradient(
 
 
 def mean_gradient(
-  losses_at: Callable[[Weights], tf.Tensor], weights: Weights, scale: Any = 1.0
+  losses_at: Callable[[Weights], tf.Tensor], weights: Weights, scale: Any = None
 ) -> tuple[Weights, tf.Tensor]:
   """`scale` times the gradient of the mean of `losses_at(weights)`, (B,); their sum.
 
@@ -62,19 +62,21 @@ def mean_gradient(
     tape.watch(weights)
     losses = losses_at(weights)
     mean = tf.reduce_mean(losses)
-  # In at the loss it costs no pass over all weights. But a gradient of somebody's own may
-  # clip what comes in.
-  graph = tf.compat.v1.get_default_graph()
-  is_linear = not tf.executing_eagerly() and not graphs.has_own_gradients(graph)
+  at_loss = scale is not None and not tf.executing_eagerly()
+  if at_loss:
+    # There it costs no pass over all weights. But a gradient of somebody's own may clip
+    # what comes in.
+    graph = tf.compat.v1.get_default_graph().as_graph_def()
+    at_loss = not graphs.has_own_gradients(graph)
   gradient = tape.gradient(
     mean,
     weights,
-    output_gradients=tf.cast(scale if is_linear else 1.0, mean.dtype),
+    output_gradients=tf.cast(scale if at_loss else 1.0, mean.dtype),
     unconnected_gradients=tf.UnconnectedGradients.ZERO,
   )
   # An embedding's gradient comes as slices.
   gradient = tuple(map(tf.convert_to_tensor, gradient))
-  if not is_linear:
+  if scale is not None and not at_loss:
     gradient = tuple(scale * g for g in gradient)
   return gradient, tf.cast(tf.reduce_sum(losses), tf.float32)
 
