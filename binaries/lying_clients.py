@@ -49,8 +49,8 @@ flags.DEFINE_list(
     *("none", "norm_limit:times=5", "zeroing", "clipping", "robust", "median"),
     "trimmed_mean:share=0.2",
   ],
-  "none; norm_limit:times=5, for every algorithm; or an --aggregator of train.py, for "
-  "those that take one.",
+  "none; norm_limit:times=5, for every algorithm, but for FedAgg with "
+  "estimates=fixed_point; or an --aggregator of train.py, for those that take one.",
 )
 flags.DEFINE_float("liars", 0.1, "The share of all clients who lie.")
 flags.DEFINE_integer("rounds", None, "Of each run; default: the task's.", 1)

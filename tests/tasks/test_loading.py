@@ -452,8 +452,10 @@ def test_epsilon_of_another_loss_is_refused(tmp_path, make_model):
     _load(tmp_path, task, loss_epsilon=1e-3)
 
 
-def test_inputs_beyond_an_embedding_are_said(tmp_path):
-  """They are the task's mistake, and no defect of the library."""
+@pytest.mark.parametrize("number", [2, -1])
+@pytest.mark.parametrize("split", ["train_x", "test_x"])
+def test_inputs_beyond_an_embedding_are_said(tmp_path, split, number):
+  """They are the task's mistake, wherever they are, and no defect of the library."""
 
   def build(shape, num_classes):
     layers = tf.keras.layers
@@ -469,9 +471,11 @@ def test_inputs_beyond_an_embedding_are_said(tmp_path):
 
   def load(data_dir, cache_dir):
     data = digits.load()
-    x, test_x = (v.astype(np.int32) for v in (data.train_x, data.test_x))
-    return data._replace(train_x=x, test_x=test_x)
+    splits = ("train_x", "test_x")
+    zeros = {name: np.zeros(getattr(data, name).shape, np.int32) for name in splits}
+    zeros[split][-2, -1, 0] = number
+    return data._replace(**zeros)
 
   task = registry.get("digits_cnn")._replace(load_data=load, build_keras_model=build)
-  with pytest.raises(InputError, match=r"embeds numbers of 0 to below 2, but .* have \d"):
+  with pytest.raises(InputError, match=f"of 0 to below 2, but its data have {number}:"):
     _load(tmp_path, task)

@@ -183,6 +183,12 @@ def _change(path, **changed):
       file.writestr(name, data)
 
 
+def test_what_is_no_process_is_not_saved(tmp_path):
+  with pytest.raises(tff_algos.InputError, match=r"be a tff_algos\.StatefulProcess; f"):
+    tff_algos.save_process(tmp_path, tmp_path / "process")
+  assert not list(tmp_path.iterdir())
+
+
 def test_files_that_are_no_process_are_refused_in_one_sentence(scaffold, tmp_path):
   path = tmp_path / "process"
   path.write_text("no process")

@@ -49,7 +49,7 @@ class Algorithm(NamedTuple):
     if not self.takes_aggregator:
       raise InputError(
         f"{self.name} takes no aggregator, as its builder has no model_aggregator: leave "
-        "it out; norm_limit is for every algorithm."
+        "it out, or limit what clients send by norm_limit."
       )
 
   def check_builder(self) -> None:
