@@ -128,6 +128,22 @@ def test_the_two_last_saves_are_there_whatever_came_since(
     _assert_holds(other, {**held, 0: 500})
 
 
+def test_a_run_that_went_back_to_the_save_before_goes_on_with_other_clients(tmp_path):
+  """What clients had in the save that was given up is none of theirs in the next one."""
+  store = _store(tmp_path)
+  store.put([0, 1], [_state(1), _state(1)])
+  before = store.save(1)
+  store.put([1, 2], [_state(2), _state(2)])
+  store.save(2)
+  store = _store(tmp_path)
+  store.restore(1, before)
+  store.put([0], [_state(3)])
+  again = store.save(2)
+  other = _store(tmp_path)
+  other.restore(2, again)
+  _assert_holds(other, {0: 3, 1: 1, 2: 0})
+
+
 def _rows(tmp_path, query: str) -> list:
   with contextlib.closing(sqlite3.connect(tmp_path / "states.sqlite")) as file:
     return list(file.execute(query))

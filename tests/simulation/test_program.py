@@ -255,10 +255,11 @@ def test_our_program_that_was_at_its_end_releases_its_model(
 def test_more_rounds_go_on_with_what_clients_keep(
   federated, clients, scaffold, simulated, tmp_path
 ):
-  run_ours(scaffold, clients, Managers(tmp_path), train_total_rounds=2)
-  managers = Managers(tmp_path)
-  run_ours(scaffold, clients, managers)
-  assert set(managers.metrics.values()) == {3}
+  """Of all rounds before, however often the program was ended in between."""
+  for rounds in range(1, ROUNDS + 1):
+    managers = Managers(tmp_path)
+    run_ours(scaffold, clients, managers, train_total_rounds=rounds)
+    assert set(managers.metrics.values()) == {rounds}
   assert_same(managers.last_state(), simulated["scaffold"].state)
 
 

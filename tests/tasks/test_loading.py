@@ -136,6 +136,18 @@ def test_anything_that_changes_the_clients_makes_another_folder(tmp_path):
   )
 
 
+def test_other_labels_of_the_same_inputs_make_another_folder(tmp_path):
+  """An IID split does not look at them, so that nothing else would differ."""
+
+  def load(first_label):
+    task = _own_task(load_data=_with_labels(first_label))
+    loaded = _load(tmp_path, task, partition="iid", num_clients=3)
+    spec = loaded.model.example_spec
+    return sum(loaded.clients.examples(c, spec)[1].sum() for c in loaded.clients.ids)
+
+  assert load(1) - load(0) == 1
+
+
 def test_initial_weights_are_those_of_the_model_seed_alone(tmp_path):
   def load(global_seed, **changes):
     tf.keras.utils.set_random_seed(global_seed)
@@ -387,6 +399,12 @@ def _with_batch_norm(shape, num_classes):
   )
 
 
+def _with_one_output(shape, num_classes):
+  del num_classes
+  layers = tf.keras.layers
+  return tf.keras.Sequential([layers.Input(shape), layers.Dense(1)])
+
+
 def _with_labels(*labels):
   def load(data_dir, cache_dir):
     data = _own_task().load_data(data_dir, cache_dir)
@@ -400,6 +418,7 @@ def _with_labels(*labels):
   "changes, options, match",
   [
     (dict(build_keras_model=_with_batch_norm), {}, "GroupNormalization"),
+    (dict(build_keras_model=_with_one_output), {}, "2 classes, but .* model gives 1 num"),
     (dict(load_data=_with_labels(0, 2)), {}, "label 2: with 2 classes"),
     (dict(load_data=_with_labels(-1)), {}, "label -1"),
     ({}, dict(partition="shards:shards_per_client=20"), "need 60 examples"),
