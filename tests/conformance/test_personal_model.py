@@ -15,6 +15,7 @@ import tensorflow as tf
 from replay_pfedgp import kernel, processes
 
 import tff_algos
+from tff_algos.models import functional
 from tff_algos.algorithms import registry
 from tff_algos.client_data import Examples
 
@@ -80,6 +81,10 @@ def test_pfedgp_knows_the_first_examples_only(federate):
   assert driver.differ(found, _predict(federation.process, weights, (x, y), x))
 
 
-def test_pfedgp_of_no_classes_is_refused_in_one_sentence(problem_of):
+@pytest.mark.parametrize("losses", [None, functional.sequence_cross_entropy])
+def test_pfedgp_of_no_classes_is_refused_in_one_sentence(problem_of, losses):
+  model = problem_of("linear" if losses is None else "mlp").model
+  if losses is not None:
+    model = dataclasses.replace(model, example_losses=losses)
   with pytest.raises(tff_algos.InputError, match=r"^pFedGP classifies: [^\n]*\.$"):
-    tff_algos.build_pfedgp(problem_of("linear").model)
+    tff_algos.build_pfedgp(model)

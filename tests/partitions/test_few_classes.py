@@ -58,6 +58,7 @@ def test_power_law_laws(labelled, classes_per_client, sigma, min_size, seed):
   assert sizes_of(result).min() >= max(min_size, classes_per_client)
   counts = counts_of(result, labels)
   assert (np.count_nonzero(counts, axis=1) == classes_per_client).all()
+  assert counts[counts > 0].min() >= base
   # A class is used completely or not at all.
   used = counts.sum(axis=0)
   assert ((used == sizes) | (used == 0)).all()

@@ -111,6 +111,7 @@ def test_first_rounds_of_a_run(write_run, tmp_path):
   assert math.isclose(curve.round_bytes, (1.5e6 + 1.5e6 + 3e6) / 3)
   # The first round traces: the median is of the others.
   assert (curve.round_seconds, curve.seconds) == (1.0, 11.0)
+  assert measures.first_rounds(run, 2).round_seconds == 1.0
   assert (curve.note, curve.machines) == ("JPEG", ["Abacus, 2 cores"])
   assert measures.first_rounds(run, 4).rounds == [1, 3, 4]
   assert measures.first_rounds(run, 5) is None
