@@ -8,6 +8,7 @@ import pytest
 import replay
 import tensorflow as tf
 
+from tff_algos.client_data import Examples
 from tff_algos.client_work import gradients
 
 _SEED = tf.constant([1, 2])
@@ -128,6 +129,16 @@ def test_random_layers_are_at_work_in_training_only(problem_of, training):
   else:
     _assert_close(found, expected)
     np.testing.assert_allclose(loss, expected_loss, rtol=1e-6)
+
+
+def test_squares_are_of_random_layers_at_rest(problem_of):
+  """As Fisher information is the model's that predicts."""
+  found = []
+  for problem in (problem_of("linear"), problem_of("noisy")):
+    weights = tuple(map(tf.constant, problem.model.initial_weights))
+    known = Examples(*map(tf.constant, problem.clients[1]))
+    found.append(gradients.sum_of_squares(problem.model, weights, known))
+  _assert_close(*found)
 
 
 @pytest.mark.parametrize("training", [False, True])

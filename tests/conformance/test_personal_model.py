@@ -15,9 +15,9 @@ import tensorflow as tf
 from replay_pfedgp import kernel, processes
 
 import tff_algos
-from tff_algos.models import functional
 from tff_algos.algorithms import registry
 from tff_algos.client_data import Examples
+from tff_algos.models import functional
 
 
 @pytest.mark.parametrize("name", registry.ALGORITHMS)
@@ -66,6 +66,17 @@ def test_pfedgp_is_the_posterior_after_the_examples(federate, client):
     mean = near @ np.linalg.solve(covariance + np.diag(noise), r)
     expected[:, c] = np.log(share) + mean
   np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_random_layers_are_at_rest_where_pfedgp_predicts(federate, problem_of):
+  """What it knows and what it predicts of: noisy inputs are disturbed in training only."""
+  quiet = federate("pfedgp")
+  noisy = problem_of("noisy_mlp")
+  process = driver.build("pfedgp", noisy, quiet.hparams)
+  (x, y), (noisy_x, _) = quiet.problem.clients[1], noisy.clients[1]
+  found = _predict(process, quiet.weights, (noisy_x, y), noisy_x)
+  expected = _predict(quiet.process, quiet.weights, (x, y), x)
+  np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
 
 
 def test_pfedgp_knows_the_first_examples_only(federate):

@@ -54,7 +54,7 @@ class Watch:
       value = record.get(name)
       if value is None or record.get("num_accepted") == 0:
         continue
-      first = self._first.setdefault(name, value if math.isfinite(value) else 0.0)
+      first = self._first.setdefault(name, value)
       if not math.isfinite(value):
         return f"the {what} is {value}"
       for usual, of_what in ((first, "the first"), (self._guessing, "that of guessing")):
