@@ -139,6 +139,25 @@ def test_full_gradient_is_that_of_the_mean_loss(n):
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+def test_random_layers_draw_anew_for_each_part_of_a_full_gradient():
+  """Of 512 examples: the same ones again, with the same draws, would give the same."""
+
+  def predict(weights, x, training, seed):
+    del training
+    noise = tf.random.stateless_normal(tf.shape(x), seed)
+    return _MODEL.predict(weights, x + noise, False, seed)
+
+  model = dataclasses.replace(_MODEL, predict=predict)
+  x, y = _examples(512)
+  once, twice = (
+    gradients.full_gradient(
+      model, _START, _as_tensors(np.tile(x, (n, 1)), np.tile(y, n)), tf.constant([1, 2])
+    )[0]
+    for n in (1, 2)
+  )
+  assert np.max(np.abs(once[0] - twice[0])) > 1e-3
+
+
 def test_batch_gradient_is_of_the_mean_and_its_loss_the_sum():
   x, y = _examples(8)
   found, loss = gradients.batch_gradient(

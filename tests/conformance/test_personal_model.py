@@ -69,7 +69,7 @@ def test_pfedgp_is_the_posterior_after_the_examples(federate, client):
 
 
 def test_random_layers_are_at_rest_where_pfedgp_predicts(federate, problem_of):
-  """What it knows and what it predicts of: noisy inputs are disturbed in training only."""
+  """Of what it knows and of what is new; noisy inputs are disturbed in training only."""
   quiet = federate("pfedgp")
   noisy = problem_of("noisy_mlp")
   process = driver.build("pfedgp", noisy, quiet.hparams)

@@ -97,6 +97,11 @@ def test_settings_that_are_not_given_are_the_tasks():
   assert (made.seed, made.hparams) == (5, {})
 
 
+@pytest.mark.parametrize("algorithm, target", [("fedavg", 0.99), ("pfedgp", None)])
+def test_tasks_target_is_of_a_model_that_predicts_by_itself(algorithm, target):
+  assert config.make_config(algorithm, "mnist_cnn").target_accuracy == target
+
+
 def test_cohort_of_the_task_is_at_most_all_clients():
   row = tasks_registry.get("digits_cnn")
   assert _make(num_clients=row.clients_per_round - 1).clients_per_round == (
