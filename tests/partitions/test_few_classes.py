@@ -66,6 +66,15 @@ def test_power_law_laws(labelled, classes_per_client, sigma, min_size, seed):
     assert not len(result.left_over)
 
 
+def test_power_law_rounds_what_each_class_gives_up():
+  """With sigma 9 nearly all get nothing but the base, here 3 examples of two classes."""
+  labels = shuffled([100, 100])
+  split = partitions.power_law(
+    labels, 40, seed=0, classes_per_client=2, sigma=9.0, min_size=3
+  )
+  assert counts_of(split, labels).min() == 2
+
+
 @pytest.mark.parametrize("classes_per_client", [1, 2])
 def test_power_law_mnist_over_5000_clients(mnist, classes_per_client):
   split = partitions.power_law(mnist, 5000, seed=0, classes_per_client=classes_per_client)
