@@ -579,6 +579,17 @@ def test_file_is_read_once_but_when_it_changes_or_is_asked_for_again(
   assert read == ["a", "b", "b", "c", "c", "a"]
 
 
+def test_files_that_swap_their_names_are_found_though_they_are_of_one_time(tmp_path):
+  """As what an archive gives back."""
+  clients = _population(tmp_path)
+  for client in clients.ids:
+    os.utime(clients.path(client), ns=(1, 1))
+  clients.check_files(clients.ids)
+  path = pathlib.Path(clients.path("b"))
+  _swap(path)
+  _assert_found(clients, path, "does not hold what was written to it")
+
+
 def test_folder_older_than_checksums_is_read(tmp_path):
   """Only missing files, and other numbers of examples, are found."""
   clients = _population(tmp_path)

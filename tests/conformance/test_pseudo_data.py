@@ -1,9 +1,15 @@
-"""FedReg's pseudo data of a client with more examples than are made at once."""
+"""FedReg's pseudo data: of many examples, and which of a model's two modes does what."""
 
 from __future__ import annotations
 
+import dataclasses
+
+import driver
 import numpy as np
+import problems
+import pytest
 import tensorflow as tf
+from replays import REPLAYS, SEED
 
 from tff_algos.client_data import Examples
 from tff_algos.client_work import pseudo_data
@@ -36,3 +42,42 @@ def test_pseudo_data_are_made_in_inference_mode(problem_of):
   ours = _made(quiet.model, *quiet.clients[1])
   theirs = _made(noisy.model, *noisy.clients[1])
   np.testing.assert_allclose(ours.targets, theirs.targets, atol=1e-4)
+
+
+class _SilentAtRest:
+  """The formula of a model that says nothing in inference mode: all classes alike."""
+
+  def __init__(self, model):
+    self._model = model
+
+  def __getattr__(self, name):
+    return getattr(self._model, name)
+
+  def targets(self, x, inputs):
+    found = self._model.targets(x, inputs)
+    return np.full_like(found, 1 / found.shape[1])
+
+  def input_gradient(self, x, inputs, labels):
+    return np.zeros_like(self._model.input_gradient(x, inputs, labels))
+
+
+@pytest.mark.parametrize("name", ["fedreg", "fedreg_mg"])
+def test_all_local_gradients_are_of_training_mode(problem_of, name):
+  ordinary = problem_of("mlp")
+
+  def predict(weights, x, training, seed):
+    return ordinary.model.predict(weights, x, training, seed) * float(training)
+
+  model = dataclasses.replace(ordinary.model, predict=predict)
+  silent = _SilentAtRest(ordinary.numpy_model)
+  problem = ordinary._replace(model=model, numpy_model=silent)
+  hparams = driver.hparams_of(name, gamma=0.5)
+  process = driver.build(name, problem, hparams)
+  federation = driver.Federation(process, problem, hparams, SEED)
+  algorithm = REPLAYS[name].make(
+    silent, model.initial_weights, hparams, problems.NUM_CLIENTS
+  )
+  for clients in problems.ROUNDS[:2]:
+    algorithm.round(federation.cohort(clients))
+    federation.round(clients)
+    driver.assert_close(federation.weights, algorithm.weights)

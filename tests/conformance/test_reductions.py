@@ -62,6 +62,15 @@ def test_fedavg_of_one_client_alone_is_plain_sgd(federate, momentum):
   np.testing.assert_allclose(federation.training["loss"], np.mean(losses), rtol=1e-5)
 
 
+def test_fedaggs_first_round_is_fedavgs_its_loss_too(federate):
+  """Nothing was estimated, so the rate is the given one; each epoch's losses differ."""
+  settings = dict(epochs=3, learning_rate=0.1)
+  one = federate("fedagg", **settings).round((0, 1, 2))
+  other = federate("fedavg", **settings).round((0, 1, 2))
+  driver.assert_close(one.weights, other.weights)
+  np.testing.assert_allclose(one.training["loss"], other.training["loss"], rtol=1e-6)
+
+
 def test_fedagg_estimates_then_temporal_weights_are_the_mean_while_everyone_takes_part(
   federate,
 ):

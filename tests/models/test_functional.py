@@ -379,6 +379,12 @@ def test_fading_loss_has_a_second_derivative():
   np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("epsilon", [0.0, 1.0, -0.1, 1.5, float("nan")])
+def test_epsilons_that_give_no_loss_are_refused(epsilon):
+  with pytest.raises(InputError, match="more than 0 and less than 1; found"):
+    functional.FadingCrossEntropy(epsilon)
+
+
 def test_model_with_a_fading_loss_has_its_soft_targets_and_labels():
   losses = functional.FadingCrossEntropy(1e-3)
   model = _model(*_WEIGHTS, example_losses=losses)

@@ -177,7 +177,7 @@ def test_one_step_on_one_of_two_examples_is_numpys(data, clients):
   assert found["personalized_accuracy"][0] == accuracy
 
 
-@pytest.mark.parametrize("batch_size, size", [(8, 8), (20, 20), (None, 20), (1000, 20)])
+@pytest.mark.parametrize("batch_size, size", [(8, 8), (20, 20), (None, 20), (1001, 20)])
 def test_steps_are_numpys_round_and_round_the_half(data, clients, batch_size, size):
   """Of 40 examples in a known order 20 are for the steps: 7 steps of 8 go 2.8 rounds."""
   found = _personalized(
@@ -246,6 +246,8 @@ def test_a_clients_values_do_not_depend_on_who_else_is_asked(clients):
     (dict(steps=0), "steps must be at least 1; found 0"),
     (dict(learning_rate=0.0), "learning_rate must be > 0"),
     (dict(learning_rate=float("nan")), "learning_rate must be > 0"),
+    (dict(learning_rate="0.1"), "learning_rate must be a number; found '0.1'"),
+    (dict(learning_rate=True), "learning_rate must be a number; found True"),
     (dict(batch_size=0), "batch_size must be at least 1"),
     (dict(seed=-1), "seed must be at least 0"),
     (dict(steps=1.5), r"steps must be a whole number; found 1\.5"),

@@ -413,6 +413,24 @@ def test_stopping_leaves_no_evaluation_of_clients_that_an_unbroken_run_lacks(
   _assert_same(resumed, unbroken)
 
 
+def test_a_run_gone_on_with_keeps_the_evaluations_of_its_rounds(
+  process_of, federation, tmp_path
+):
+  """Though from now on there are fewer; not the last one's, as if it had not ended."""
+  options = dict(evaluate_clients=_Watched(), evaluate=lambda weights: {"loss": 1.0})
+  kept = dict(checkpoint_folder=str(tmp_path))
+  process, clients = process_of("fedsgd"), federation.clients
+  every = _settings(4, eval_every=1, eval_clients_every=2, **kept)
+  loop.simulate(process, clients, every, **options)
+  third = _settings(6, eval_every=3, eval_clients_every=3, **kept)
+  result = loop.simulate(process, clients, third, resume=True, **options)
+  rounds = {
+    name: [r["round"] for r in result.records if name in r]
+    for name in ("test_loss", "client_accuracy_p50")
+  }
+  assert rounds == {"test_loss": [1, 2, 3, 6], "client_accuracy_p50": [2, 6]}
+
+
 def test_run_at_its_end_keeps_its_last_evaluation_of_clients(
   process_of, federation, tmp_path
 ):

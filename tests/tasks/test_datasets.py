@@ -121,7 +121,7 @@ def test_check_casts_numbers_as_pandas_has_them():
     ({"test_x": np.zeros((2, 2, 2, 1), np.float32)}, "must be alike"),
     ({"test_y": np.zeros((2, 5), np.int32)}, "labels of shape .* must be alike"),
     ({"train_y": np.full((4, 2), -1, np.int32)}, "a sequence without a label"),
-    ({"train_y": np.full((4, 2), -2, np.int32)}, "a sequence without a label"),
+    ({"test_y": np.array([[0, 1], [-1, -1]], np.int32)}, "a sequence without a label"),
     ({"train_y": np.array([[0, -2]] * 4, np.int32)}, "label -2: .* lie in -1..2"),
     ({"train_y": np.zeros((4, 2, 2), np.int32)}, "one axis, or two for sequences"),
     ({"train_groups": np.zeros(4)}, "train_groups has dtype float64"),

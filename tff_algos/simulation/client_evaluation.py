@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tff_algos import client_arrays, client_data
 from tff_algos.client_data import ClientDirectory, Examples
 from tff_algos.client_work import gradients, local_training, tree_math
-from tff_algos.errors import InputError, check_whole_number
+from tff_algos.errors import InputError, check_number, check_whole_number
 from tff_algos.models.functional import Model, Weights, check_model, check_weights
 from tff_algos.runtimes import private_apis
 from tff_algos.simulation import client_files, evaluation, seeds
@@ -58,6 +58,7 @@ class Personalization:
       value = getattr(self, name)
       if value is not None or name != "batch_size":
         check_whole_number(name, value, low)
+    check_number("learning_rate", self.learning_rate)
     if not 0 < self.learning_rate < float("inf"):
       raise InputError(f"learning_rate must be > 0; found {self.learning_rate}.")
 

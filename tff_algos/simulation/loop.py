@@ -252,7 +252,7 @@ def simulate(
         state = process.set_hparams(state, given)
       best = best_round.of_checkpoint(found.best, records, keep_best, settings.eval_every)
       if _end(records, settings, stopping=False) is None:
-        records = [measurements.as_unbroken(record, settings) for record in records]
+        records[-1:] = [measurements.as_unbroken(r, settings) for r in records[-1:]]
     elif folder is not None and checkpoints.exists(folder):
       raise InputError(
         f"{folder} holds a run's checkpoints: go on with that run by resume=True, or "

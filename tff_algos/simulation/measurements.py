@@ -111,7 +111,7 @@ def is_due(settings: Settings, done: int) -> bool:
 
 
 def as_unbroken(record: Record, settings: Settings) -> Record:
-  """The record without the evaluations that only ending at this round caused."""
+  """A run's last record without the evaluations that only its end caused."""
   extra: tuple[str, ...] = ()
   if record["round"] % settings.eval_every:
     extra += ("test_", "evaluation_")
