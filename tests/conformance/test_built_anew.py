@@ -15,6 +15,7 @@ tests share, where the same values were set: bit for bit, so that
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections import OrderedDict
 
 import driver
@@ -25,6 +26,7 @@ import tensorflow_federated as tff
 
 from tff_algos.aggregators.client_memory import Contribution
 from tff_algos.algorithms import registry
+from tff_algos.errors import InputError
 from tff_algos.templates import composer
 
 # The last one is halved.
@@ -200,3 +202,21 @@ def test_its_rounds_are_the_same_until_its_aggregator_is_another(
       driver.assert_same(found, expected, f"{part}, round {t}")
     driver.assert_same(anew.training, tuned.training, f"the metrics, round {t}")
     driver.assert_same(anew.client_states, tuned.client_states, f"clients, round {t}")
+
+
+_COUNTS = [
+  (name, count)
+  for name, row in registry.ALGORITHMS.items()
+  for count in ("num_clients", "num_examples")
+  if count in inspect.signature(row.builder).parameters
+]
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True])
+@pytest.mark.parametrize("name, count", _COUNTS)
+def test_a_population_that_is_none_is_refused(problem_of, name, count, value):
+  """Of no example FedDyn's share would be infinite, and nothing would regularize."""
+  counts = {**{c: 5 for n, c in _COUNTS if n == name}, count: value}
+  hparams = driver.hparams_of(name)
+  with pytest.raises(InputError, match=rf"^{count} must be .*{value}"):
+    registry.get(name).builder(problem_of("mlp").model, hparams, **counts)

@@ -399,9 +399,8 @@ def test_stopping_leaves_no_evaluation_of_clients_that_an_unbroken_run_lacks(
   process_of, federation, tmp_path
 ):
   process = process_of("fedsgd")
-  settings = _settings(
-    5, eval_clients_every=3, checkpoint_folder=str(tmp_path / "a"), eval_every=1
-  )
+  asked = dict(eval_every=1, eval_clients_every=3, held_out_clients=1)
+  settings = _settings(5, checkpoint_folder=str(tmp_path / "a"), **asked)
   options = dict(evaluate_clients=_Watched(), evaluate=lambda weights: {"loss": 1.0})
   unbroken = loop.simulate(process, federation.clients, settings, **options)
   settings = dataclasses.replace(settings, checkpoint_folder=str(tmp_path / "b"))
