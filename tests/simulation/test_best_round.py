@@ -11,6 +11,6 @@ def test_of_rounds_as_good_the_first_is_the_best():
   values = (0.5, 0.8, 0.7, 0.8)
   records = [dict(round=k + 1, test_accuracy=v) for k, v in enumerate(values)]
   kept = best_round.Best(2, 0.8, (np.zeros(3),))
-  assert best_round.of_checkpoint(kept, records, "accuracy", 1) is kept
-  found = best_round.of_checkpoint(None, records, "accuracy", 1)
+  assert best_round.of_checkpoint(kept, records, "accuracy") is kept
+  found = best_round.of_checkpoint(None, records, "accuracy")
   assert found == best_round.Best(2, 0.8, None)

@@ -619,6 +619,36 @@ def test_best_round_of_a_resumed_run_is_that_of_the_unbroken_one(
   assert _simulate_best(clients, tmp_path, resume=True, **options) == unbroken
 
 
+def test_rounds_that_were_measured_count_where_fewer_are_from_now_on(
+  federation, tmp_path
+):
+  """For the best model and for patience; but for the one that the run was stopped at."""
+  clients, folder = federation.clients, tmp_path / "best"
+  _simulate_best(clients, folder, 4)
+  assert _simulate_best(clients, folder, resume=True, eval_every=5) == (3, 0.75, 3)
+
+  def run(eval_every, stop_after=99, resume=False):
+    notes = _Notes()
+    settings = _settings(
+      20,
+      eval_every=eval_every,
+      checkpoint_folder=str(tmp_path / "patience"),
+      stop=stopping.StopRule(patience=3),
+    )
+    result = loop.simulate(
+      notes,
+      clients,
+      settings,
+      evaluate=lambda weights: {"accuracy": -weights[0]},
+      should_stop=lambda: len(notes.rounds) == stop_after,
+      resume=resume,
+    )
+    return len(result.records), result.ended_by
+
+  assert run(1, 3) == (3, "stopped")
+  assert run(4, resume=True) == (8, "patience")  # None better in rounds 2, 4 and 8.
+
+
 def test_best_round_of_a_checkpoint_that_kept_none_is_not_another(federation, tmp_path):
   """As older versions wrote them: a worse round is not taken, a better one is."""
   clients = federation.clients

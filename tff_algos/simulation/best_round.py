@@ -67,17 +67,14 @@ def of_checkpoint(
   kept: Optional[Best],
   records: Sequence[Mapping[str, Any]],
   metric: Optional[str],
-  eval_every: int,
 ) -> Optional[Best]:
   """The best of the rounds that a run goes on from.
 
-  Rounds that were measured out of turn, because a run was stopped there, do not count.
-
   Args:
     kept: What the checkpoint has; None for nothing.
-    records: One for each round.
+    records: One for each round, but for one that was measured out of turn, because the
+      run was stopped there.
     metric: As of `better`.
-    eval_every: Rounds between evaluations.
 
   Returns:
     `kept`, if it is the best by the records, or else that without weights; None where
@@ -86,7 +83,7 @@ def of_checkpoint(
   measured = [
     Best(record["round"], value, None)
     for record in records
-    if (value := _value(record, metric)) is not None and record["round"] % eval_every == 0
+    if (value := _value(record, metric)) is not None
   ]
   best = max(
     measured,

@@ -250,7 +250,8 @@ def simulate(
       state, records = found.state, found.records
       if settings.learning_rate_schedule is None:  # It may have had one before.
         state = process.set_hparams(state, given)
-      best = best_round.of_checkpoint(found.best, records, keep_best, settings.eval_every)
+      planned = measurements.planned(records, settings)
+      best = best_round.of_checkpoint(found.best, planned, keep_best)
       if _end(records, settings, stopping=False) is None:
         records[-1:] = [measurements.as_unbroken(r, settings) for r in records[-1:]]
     elif folder is not None and checkpoints.exists(folder):
@@ -328,9 +329,7 @@ def simulate(
 def _end(records: list[Record], settings: Settings, *, stopping: bool) -> Optional[str]:
   """What has ended the run, as `Result.ended_by` says it; None where it goes on."""
   if settings.stop is not None:
-    # Not the evaluation that only stopping at some round caused.
-    planned = [r for r in records if r["round"] % settings.eval_every == 0]
-    reason = settings.stop.reason(planned)
+    reason = settings.stop.reason(measurements.planned(records, settings))
     if reason is not None:
       return reason
   if len(records) >= settings.rounds:

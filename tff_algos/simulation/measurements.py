@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -108,6 +108,12 @@ def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
 def is_due(settings: Settings, done: int) -> bool:
   """Whether clients are evaluated after so many rounds, however the run ends."""
   return done == settings.rounds or done % settings.eval_clients_every == 0
+
+
+def planned(records: Sequence[Record], settings: Settings) -> list[Record]:
+  """Those of a run but for the last one if only the run's end had it evaluated."""
+  is_planned = not records or records[-1]["round"] % settings.eval_every == 0
+  return [*records] if is_planned else [*records[:-1]]
 
 
 def as_unbroken(record: Record, settings: Settings) -> Record:
