@@ -381,7 +381,7 @@ def test_fading_loss_has_a_second_derivative():
 
 @pytest.mark.parametrize("epsilon", [0.0, 1.0, -0.1, 1.5, float("nan"), "x", None, True])
 def test_epsilons_that_give_no_loss_are_refused(epsilon):
-  with pytest.raises(InputError, match="^epsilon must be "):
+  with pytest.raises(InputError, match=r"^epsilon must be "):
     functional.FadingCrossEntropy(epsilon)
 
 
