@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, check_number
 
 
 def median_factory() -> tff.aggregators.WeightedAggregationFactory:
@@ -37,8 +37,9 @@ def trimmed_mean_factory(
     share: Of the clients, 0 <= share < 0.5: at least that of the liars.
 
   Raises:
-    InputError: `share` is out of range.
+    InputError: `share` is no number or out of range.
   """
+  check_number("share", share)
   if not 0 <= share < 0.5:
     raise InputError(f"share must be at least 0 and less than 0.5; found {share}.")
 

@@ -18,7 +18,7 @@ import tensorflow as tf
 from tff_algos import graphs
 from tff_algos.errors import InputError, InputWarning, check_whole_number, first_line
 from tff_algos.models import functional, keras_exchange, losses
-from tff_algos.models.to_keras import KerasSource
+from tff_algos.models.to_keras import KerasSource, check_built
 
 _LAYER_NORM = tf.keras.layers.LayerNormalization
 
@@ -64,7 +64,7 @@ def from_keras(
       inputs that `preprocess` scales; or `loss` does not fit. When it is
       traced, if layers have come or gone since.
   """
-  _check_built(keras_model)
+  check_built(keras_model)
   layers = keras_exchange.layers_of(keras_model)
   for layer in layers:
     if isinstance(layer, tf.keras.layers.BatchNormalization) and layer.trainable:
@@ -172,7 +172,7 @@ def reinitialize(keras_model: tf.keras.Model, seed: int) -> None:
     InputError: The model is not built, or the seed is no whole number of at least 0.
   """
   check_whole_number("seed", seed, 0)
-  _check_built(keras_model)
+  check_built(keras_model)
   trained = {v.ref() for v in keras_model.trainable_variables}
   place = 0
   for module in keras_exchange.layers_of(keras_model):
@@ -193,17 +193,6 @@ def reinitialize(keras_model: tf.keras.Model, seed: int) -> None:
         gates = tf.split(drawn, 4)
         drawn = tf.concat([gates[0], tf.ones_like(gates[1]), *gates[2:]], 0)
       value.assign(drawn)
-
-
-def _check_built(keras_model: tf.keras.Model) -> None:
-  if not isinstance(keras_model, tf.keras.Model):
-    found = type(keras_model).__name__
-    raise InputError(f"The Keras model is a {found}: give a tf.keras.Model.")
-  if not keras_model.built:
-    raise InputError(
-      f"The Keras model {keras_model.name!r} is not built yet: give it an Input layer "
-      "or call model.build((None, ...)) first."
-    )
 
 
 def _check_embeds_nothing(

@@ -76,6 +76,18 @@ def to_keras(model: functional.Model, weights: functional.Weights) -> tf.keras.M
   return tf.keras.Model(inputs, outputs, name=source.keras_model.name)
 
 
+def check_built(keras_model: tf.keras.Model) -> None:
+  """Raises `InputError` unless it is a Keras model that has its weights."""
+  if not isinstance(keras_model, tf.keras.Model):
+    found = type(keras_model).__name__
+    raise InputError(f"The Keras model is a {found}: give a tf.keras.Model.")
+  if not keras_model.built:
+    raise InputError(
+      f"The Keras model {keras_model.name!r} is not built yet: give it an Input layer "
+      "or call model.build((None, ...)) first."
+    )
+
+
 def keras_weights(keras_model: tf.keras.Model) -> tff.learning.models.ModelWeights:
   """A Keras model's trained weights, as a process's `set_model_weights` takes them.
 
@@ -90,7 +102,11 @@ def keras_weights(keras_model: tf.keras.Model) -> tff.learning.models.ModelWeigh
 
   Returns:
     The arrays of its trainable variables in their order, and no others.
+
+  Raises:
+    InputError: It is no Keras model, or not built yet.
   """
+  check_built(keras_model)
   trained = tuple(v.numpy() for v in keras_model.trainable_variables)
   return tff.learning.models.ModelWeights(trained, ())
 

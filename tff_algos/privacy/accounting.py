@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, check_number
 
 
 def epsilon(noise_multiplier: float, num_releases: int, delta: float) -> float:
@@ -28,8 +28,11 @@ def epsilon(noise_multiplier: float, num_releases: int, delta: float) -> float:
     Epsilon >= 0; infinity without noise.
 
   Raises:
-    InputError: An argument is out of range.
+    InputError: An argument is no number or out of range.
   """
+  check_number("noise_multiplier", noise_multiplier)
+  check_number("num_releases", num_releases)
+  check_number("delta", delta)
   is_whole = math.isfinite(num_releases) and num_releases == int(num_releases)
   if not (noise_multiplier >= 0 and num_releases >= 0 and is_whole and 0 < delta < 1):
     raise InputError(

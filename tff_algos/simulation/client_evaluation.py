@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tff_algos import client_arrays, client_data
 from tff_algos.client_data import ClientDirectory, Examples
 from tff_algos.client_work import gradients, local_training, tree_math
-from tff_algos.errors import InputError, check_number, check_whole_number
+from tff_algos.errors import InputError, check_is, check_number, check_whole_number
 from tff_algos.models.functional import Model, Weights, check_model, check_weights
 from tff_algos.runtimes import private_apis
 from tff_algos.simulation import client_files, evaluation, seeds
@@ -87,9 +87,13 @@ def build_client_evaluation(
     `personalized_loss` and so on, after its steps.
 
   Raises:
-    InputError: There is a `personal_model`, and steps are to be taken too.
+    InputError: What is given is of another kind, or there is a `personal_model` and steps
+      are to be taken too.
   """
   check_model(model)
+  check_whole_number("seed", seed, 0)
+  if personalization is not None:
+    check_is("personalization", personalization, Personalization)
   if personal_model is not None and personalization is not None:
     raise InputError(
       "The clients have models of their own already: leave personalization out."

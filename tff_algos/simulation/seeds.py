@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from tff_algos.errors import check_whole_number
+
 _Words = NDArray[np.uint32]
 
 
@@ -39,7 +41,12 @@ def client_seed(seed: int, round_num: int, place: int) -> NDArray[np.int32]:
     seed: The run's seed.
     round_num: The round, from 0.
     place: The client's position in `ClientDirectory.ids`.
+
+  Raises:
+    InputError: One of them is no whole number of at least 0.
   """
+  for name, value in (("seed", seed), ("round_num", round_num), ("place", place)):
+    check_whole_number(name, value, 0)
   words = sequence(seed, "client", round_num, place).generate_state(2, np.uint32)
   return words.view(np.int32)
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos import client_arrays, client_data
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, check_whole_number
 from tff_algos.models.functional import ExampleSpec
 
 SEED_TYPE = (np.int32, [2])
@@ -248,7 +248,12 @@ def dataset_seed(
 
   Returns:
     int32 (2,).
+
+  Raises:
+    InputError: `round_num` or `seed` is no whole number from 0 to 2^31 - 1.
   """
+  for name, value in (("round_num", round_num), ("seed", seed)):
+    check_whole_number(name, value, 0, np.iinfo(np.int32).max)
   key = content_key(client_data.Examples(*map(tf.convert_to_tensor, examples)))
   folded: np.ndarray[Any, np.dtype[np.int32]] = _fold(key, seed, round_num).numpy()
   return folded

@@ -31,7 +31,7 @@ import tensorflow as tf
 from tff_algos import hyper_parameters
 from tff_algos.client_data import Examples
 from tff_algos.client_work.model_update import ClientResult
-from tff_algos.errors import InputError, InputWarning
+from tff_algos.errors import InputError, InputWarning, check_number
 from tff_algos.models.functional import Model, check_model
 from tff_algos.templates.client_readings import ClientReading
 from tff_algos.templates.rounds import AggregationFactory, Round, ServerVariables
@@ -42,7 +42,10 @@ if TYPE_CHECKING:
 
 def check_norm_limit(norm_limit: Optional[float]) -> None:
   """Raises `InputError` unless the limit is None, or finite and above 1."""
-  if norm_limit is not None and not 1 < norm_limit < math.inf:
+  if norm_limit is None:
+    return
+  check_number("norm_limit", norm_limit)
+  if not 1 < norm_limit < math.inf:
     raise InputError(f"norm_limit must be finite and above 1; found {norm_limit:g}.")
 
 

@@ -47,11 +47,13 @@ def device_form(process: StatefulProcess, rounds_done: int = 0) -> DeviceForm:
     rounds_done: Chooses among a process's kinds of rounds, where it has several.
 
   Raises:
+    InputError: It is no `StatefulProcess`, or `rounds_done` no number of rounds.
     UnsupportedComputationError: The clients of a round exchange several things one after
       the other, as FedAgg's with `estimates=fixed_point`.
   """
+  round_fn = on_device_next(process, rounds_done)
   try:
-    form = compile_form(on_device_next(process, rounds_done))
+    form = compile_form(round_fn)
   except (TypeError, ValueError) as error:
     raise UnsupportedComputationError(
       "This round is no MapReduceForm, as its clients hear from the server more than "

@@ -16,13 +16,17 @@ import tensorflow_federated as tff
 
 from tff_algos import durable_files
 from tff_algos.client_data import Examples
-from tff_algos.errors import InputError, check_is
+from tff_algos.errors import InputError
 from tff_algos.models.functional import Model, Weights
 from tff_algos.privacy.accounting import GaussianMechanism
 from tff_algos.runtimes import private_apis
 from tff_algos.templates.identity import Identity
 from tff_algos.templates.ledger import RoundTraffic
-from tff_algos.templates.stateful_process import PersonalModel, StatefulProcess
+from tff_algos.templates.stateful_process import (
+  PersonalModel,
+  StatefulProcess,
+  check_process,
+)
 
 _FORMAT = 1
 _MANIFEST = "process.json"
@@ -54,7 +58,7 @@ def save_process(process: StatefulProcess, path: str | os.PathLike[str]) -> None
     InputError: It is no `StatefulProcess`, or a class of its states or metrics cannot be
       imported by another program, as it was made in a function or in the program itself.
   """
-  check_is("process", process, StatefulProcess)
+  check_process(process)
   computations = {name: getattr(process, name) for name in _PARTS}
   computations.update((_NEXT + kind, fn) for kind, fn in process.next_fns.items())
   privacy = process.privacy

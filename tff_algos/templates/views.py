@@ -73,9 +73,10 @@ def as_learning_process(
   it: `next` is `(<S@SERVER, {D}@CLIENTS> -> <state=S@SERVER, metrics=M@SERVER>)`.
 
   Raises:
-    InputError: The process's clients keep a state, or it has several kinds of rounds, for
-      which TFF has no place.
+    InputError: It is no `StatefulProcess`, its clients keep a state, or it has several
+      kinds of rounds, for which TFF has no place.
   """
+  check_process(process)
   if not process.is_stateless:
     raise InputError(
       "A LearningProcess cannot keep the clients' states: use the process itself, or "
@@ -116,7 +117,12 @@ def on_device_next(process: StatefulProcess, rounds_done: int = 0) -> tff.Comput
   Args:
     process: The process.
     rounds_done: Chooses among a process's kinds of rounds, where it has several.
+
+  Raises:
+    InputError: It is no `StatefulProcess`, or `rounds_done` no number of rounds.
   """
+  check_process(process)
+  check_whole_number("rounds_done", rounds_done, 0)
   round_fn = process.next_of(rounds_done)
   state_type, client_type, input_type = round_fn.type_signature.parameter
   brought = OnDeviceInput(client_type.member, input_type.member)
