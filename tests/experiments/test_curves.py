@@ -40,6 +40,8 @@ def test_closer_look_goes_down_to_where_a_line_ends():
   high = [1, 5, 9], [10, 90, 90]
   ends_lower = [1, 5, 9], [10, 50, 70]
   assert _limits(high, ends_lower)[1] == (70 - 1, 90 + 1)
+  falls = [1, 5, 9], [10, 88, 72]
+  assert _limits(high, falls)[1] == (72 - 0.9, 90 + 0.9)
   collapsed = [1, 5, 9], [10, 80, 59]
   assert _limits(high, ends_lower, collapsed)[1] == (69, 91)
   assert _limits(high, collapsed)[1] == (75 - 0.75, 90 + 0.75)

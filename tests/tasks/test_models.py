@@ -525,15 +525,19 @@ def test_dense_layers_of_cnn3_have_dropout_before_them():
   assert kinds.count(_layers.Dropout) == 2
 
 
-@pytest.mark.parametrize("groups", [1, 3, 12])
-def test_group_norm_is_keras_group_normalization(groups):
+@pytest.mark.parametrize(
+  "groups, options",
+  [(1, {}), (3, {}), (12, {}), (3, {"scale": False}), (3, {"center": False})],
+)
+def test_group_norm_is_keras_group_normalization(groups, options):
   """Outputs, and gradients by the weights and by the inputs."""
   draw = np.random.default_rng(groups)
   x = tf.constant(draw.normal(1, 2, size=(3, 4, 5, 12)), tf.float32)
   direction = tf.constant(draw.normal(size=x.shape), tf.float32)
-  weights = [draw.normal(size=12), draw.normal(size=12)]
+  weights = [draw.normal(size=12) for _ in range(2 - len(options))]
   results = []
-  for layer in (group_norm.GroupNorm(groups), _layers.GroupNormalization(groups)):
+  for kind in (group_norm.GroupNorm, _layers.GroupNormalization):
+    layer = kind(groups, **options)
     layer.build(x.shape)
     layer.set_weights(weights)
     with tf.GradientTape() as tape:

@@ -40,9 +40,17 @@ def test_square_in_the_middle_is_resized_and_grey_has_three_channels():
   assert found.dtype == np.uint8
   expected = np.broadcast_to(rows[4:8, np.newaxis, np.newaxis], (4, 4, 3))
   np.testing.assert_array_equal(found[0], expected)
-  # The mean over squares of four: what antialiasing keeps.
-  [half] = picture_files.load(["a"], lambda name: buffer.getvalue(), 1)
-  np.testing.assert_array_equal(half, np.full((1, 1, 3), 150))
+  # With antialiasing a triangle as wide as the square, whose weights on rows are 5, 7, 7
+  # and 5: not the mean of the two in the middle, 150.
+  rows = np.array([0] * 4 + [0, 100, 200, 60] + [0] * 4)
+  buffer = io.BytesIO()
+  Image.fromarray(np.tile(rows[:, np.newaxis], (1, 4)).astype(np.uint8)).save(
+    buffer, "png"
+  )
+  [one] = picture_files.load(["a"], lambda name: buffer.getvalue(), 1)
+  np.testing.assert_array_equal(
+    one, np.full((1, 1, 3), (7 * 100 + 7 * 200 + 5 * 60) / 24)
+  )
 
 
 def test_picture_that_cannot_be_decoded_is_named():
@@ -53,10 +61,10 @@ def test_picture_that_cannot_be_decoded_is_named():
 # --- COVID-CT -----------------------------------------------------------------------
 
 _TRAIN_COVID = [
+  "kjr-21-e24-g001-l-a.png",
   "2020.01.24.919183-p27-132.png",
   "2020.02.10.20021584-p6-52%0.png",
   "2020.01.24.919183-p27-133.png",
-  "kjr-21-e24-g001-l-a.png",
   "2020.02.10.20021584-p7-1.png",
   "2020.01.24.919183-p28-1%2.png",
 ]
@@ -113,10 +121,13 @@ def test_covid_pictures_have_their_split_and_label(covid):
 
 
 def test_covid_clients_are_sources_with_others_in_proportion(covid):
-  """3, 2 and 1 pictures of three sources get 6, 4 and 2 of the 12 others."""
+  """1, 3 and 2 pictures of three sources get 2, 6 and 4 of the 12 others.
+
+  In the order of the list, which is not that of the names.
+  """
   data = covid_ct.load(covid, size=8)
-  np.testing.assert_array_equal(data.train_groups[:6], [0, 1, 0, 2, 1, 0])
-  assert collections.Counter(data.train_groups[6:]) == {0: 6, 1: 4, 2: 2}
+  np.testing.assert_array_equal(data.train_groups[:6], [0, 1, 2, 1, 2, 1])
+  assert collections.Counter(data.train_groups[6:]) == {0: 2, 1: 6, 2: 4}
   assert (np.diff(data.train_groups[6:]) < 0).any()  # Not one after the other.
   assert data.note == "3 sources by file name, FedReg's are 32"
   again = covid_ct.load(covid, size=8)
@@ -161,7 +172,7 @@ def test_covid_damaged_archives_are_named(covid):
   whole = path.read_bytes()
   # The content of the first picture, so that its checksum is wrong.
   path.write_bytes(whole.replace(_picture(5), bytes(len(_picture(5)))))
-  with pytest.raises(ValueError, match=r"919183-p27-132.png in .* cannot be read"):
+  with pytest.raises(ValueError, match=r"kjr-21-e24-g001-l-a.png in .* cannot be read"):
     covid_ct.load(covid, size=8)
   path.write_bytes(whole[: len(whole) // 2])
   with pytest.raises(ValueError, match=r"CT_COVID\.zip cannot be read"):

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import pathlib
+import types
 
 import numpy as np
 import pytest
@@ -126,6 +127,27 @@ def test_measures_goes_on_and_refuses_other_settings(read_table, capsys, tmp_pat
   with pytest.raises(InputError, match=r"algorithms\.fedreg={.*}, not None"):
     _measure(tmp_path, rounds=5, algorithms=["fedavg"], resume=True)
   assert _read(run / "forgetting.csv") == after
+
+
+@pytest.mark.parametrize("this, last", [(3, range(1, 3)), (15, range(5, 15))])
+def test_pseudo_data_are_compared_with_the_ten_rounds_before(this, last):
+  """The clients of these, and not of the round itself [paper, B.3]."""
+  measured = object.__new__(meter.Meter)
+  measured._cohort = lambda t: [f"client of {t}"]
+  measured._clients = types.SimpleNamespace(path=str)
+  variables = types.SimpleNamespace(model=None)
+  start = types.SimpleNamespace(
+    state=types.SimpleNamespace(variables=variables), client_inputs=["own"]
+  )
+  asked = []
+
+  def correlate(model, client_input, paths):
+    asked.extend(paths)
+    return 0.5
+
+  [row] = measured._correlation_rows(this, start, correlate)
+  assert sorted(asked) == sorted(f"client of {t}" for t in last)
+  assert (row.round, row.client) == (this, f"client of {this}")
 
 
 def test_what_was_measured_is_not_lost(tmp_path):

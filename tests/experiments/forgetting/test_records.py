@@ -6,6 +6,10 @@ import os
 import subprocess
 import sys
 
+import numpy as np
+import pytest
+from matplotlib import figure
+
 from experiments.forgetting import records
 
 _ROWS = [
@@ -62,6 +66,18 @@ def test_names_of_clients_are_written_in_any_locale(tmp_path):
     env={**os.environ, **ascii_only, "PYTHONPATH": os.pathsep.join(sys.path)},
     check=True,
   )
+
+
+@pytest.mark.parametrize("rounds", [(2,), (2, 4)])
+def test_band_is_of_the_quartiles(rounds):
+  axes = figure.Figure().subplots()
+  values = [9.0, 1.0, 3.0, 2.0, 4.0]  # In order 1, 2, 3, 4, 9.
+  places = np.repeat(rounds, len(values))
+  records._band(axes, list(places), values * len(rounds))
+  [line], [band] = axes.lines, axes.collections
+  assert list(line.get_ydata()) == [3.0] * len(rounds)
+  [path, *_] = band.get_paths()
+  assert set(path.vertices[:, 1]) == {2.0, 4.0}
 
 
 def test_pictures_are_drawn_of_one_and_of_several_rounds(tmp_path):

@@ -116,7 +116,9 @@ def test_final_accuracy_that_is_not_finite_has_no_number(write_run, tmp_path):
   json.dumps(described, allow_nan=False)
 
 
-@pytest.mark.parametrize("rounds, most", [(1000, 1000), (1001, 501), (2500, 834)])
+@pytest.mark.parametrize(
+  "rounds, most", [(1000, 1000), (1001, 501), (1002, 501), (2500, 834)]
+)
 def test_long_curve_keeps_every_other_point_and_its_end(
   write_run, tmp_path, rounds, most
 ):
@@ -176,14 +178,14 @@ def test_runs_are_together_with_those_of_their_task_and_data(write_run, tmp_path
 def test_settings_unlike_those_of_other_runs_of_the_task_come_first(write_run, tmp_path):
   flags = {"seed": 1, "run_dir": "a", "data_dir": None}
   a = write_run(tmp_path / "a", flags=flags, hparams={"mu": 0.1, "epochs": 5})
-  flags = {"seed": 1, "run_dir": "b", "data_dir": None}
+  flags = {"seed": 3, "run_dir": "b", "data_dir": None}
   b = write_run(tmp_path / "b", flags=flags, hparams={"epochs": 5, "rule": ""})
   flags = {"seed": 2, "task": "another"}
   described = _describe(a, b, write_run(tmp_path / "c", flags=flags))
   first = [run["details"][0] for run in described["runs"][:2]]
   assert first == [
-    ("Unlike other runs", [("mu", "0.1")]),
-    ("Unlike other runs", [("rule", '""')]),
+    ("Unlike other runs", [("seed", "1"), ("mu", "0.1")]),
+    ("Unlike other runs", [("seed", "3"), ("rule", '""')]),
   ]
   assert "Unlike other runs" not in _details(described, 2)
   found = _details(described)

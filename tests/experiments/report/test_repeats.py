@@ -46,6 +46,18 @@ def test_their_curve_is_the_mean_after_rounds_that_all_have(write_run, tmp_path)
   assert repeats.deviation == pytest.approx([200**0.5, 200**0.5])
 
 
+def test_megabytes_of_their_mean_are_those_of_its_rounds(write_run, tmp_path):
+  """The one has not measured round 1, so that the means are of rounds 2 and 3."""
+  later = ("1,1,,1,0,1000000,0", "2,1,0.6,1,0,1000000,0", "3,1,0.8,1,0,1000000,0")
+  runs = [
+    _run(write_run, tmp_path, "a_seed0", later, seed=0),
+    _run(write_run, tmp_path, "a_seed1", _SECOND, seed=1),
+  ]
+  [repeats] = group(runs)
+  assert repeats.mean.rounds == [2, 3]
+  assert repeats.mean.megabytes == pytest.approx([3, 4])  # 2 and 3, 4 and 5.
+
+
 @pytest.mark.parametrize(
   "other",
   [

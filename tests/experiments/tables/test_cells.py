@@ -275,6 +275,15 @@ def test_run_with_other_than_the_tasks_defaults_is_refused(
     cells.curves_of(cell, settings)
 
 
+@pytest.mark.parametrize(
+  "rounds, scale, expected", [(11, 0.35, 4), (60, 0.33, 20), (10, 1.0, 10), (3, 0.01, 1)]
+)
+def test_scaled_rounds_are_the_nearest_whole_number_and_at_least_one(
+  rounds, scale, expected
+):
+  assert cells.scaled(rounds, scale) == expected
+
+
 @pytest.mark.usefixtures("in_forks")
 def test_run_that_was_killed_before_its_end_is_run_again(write_run, tmp_path, capfd):
   """It has all its rounds, but no summary; and one that has only begun has none."""
@@ -284,6 +293,8 @@ def test_run_that_was_killed_before_its_end_is_run_again(write_run, tmp_path, ca
   folder = tmp_path / "runs/a/seed0"
   write_run(folder, flags=wrong)
   assert cells.run_cells([cell], settings) == ["a, seed 0"]
+  # The rounds that are asked for are whole where it went on beyond them.
+  assert cells.run_cells([cell._replace(rounds=3)], settings) == []
   (folder / "metrics.csv").unlink()
   assert cells.unfinished([cell], settings) == "0 of 4 rounds"
   write_run(tmp_path / "runs/b/seed0", flags=wrong)

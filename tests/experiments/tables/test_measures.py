@@ -101,6 +101,16 @@ def test_seconds_over_the_references():
   assert measures.relative_seconds(slow, None) is None
 
 
+def test_what_is_left_is_of_the_rounds_that_all_have():
+  first = _curve(0.1, 0.2, 0.3, rounds=[1, 2, 3])._replace(loss=[3.0, 2.0, 1.0])
+  second = _curve(0.4, 0.5, rounds=[2, 4])._replace(loss=[7.0, 6.0])
+  found = measures.at_common_rounds([first, second])
+  assert [(c.rounds, c.accuracy, c.loss) for c in found] == [
+    ([2], [0.2], [2.0]),
+    ([2], [0.4], [7.0]),
+  ]
+
+
 def test_first_rounds_of_a_run(write_run, tmp_path):
   """The rounds written by hand: accuracies 0.25, none, 0.75, 0.5."""
   data = {"note": "JPEG"}

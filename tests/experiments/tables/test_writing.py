@@ -116,6 +116,22 @@ def test_diverged_run_among_repeats_is_drawn_and_written(write_run, tmp_path, lo
   assert all(map(os.path.exists, paths))
 
 
+def test_figure_has_the_means_of_its_runs(write_run, tmp_path):
+  head = "round,test_loss,test_accuracy,seconds,num_dropped,bytes_down,bytes_up"
+  for seed, numbers in enumerate(("1.0,0.5", "4.0,0.75")):
+    folder = tmp_path / f"runs/a/seed{seed}"
+    write_run(
+      folder, rounds=[f"1,{numbers},1.0,0,10,10"], head=head, flags={"seed": seed}
+    )
+  panel = Panel("p", {"a": Cell("a", "fedavg", "digits_cnn", 1)})
+  settings = Settings(str(tmp_path), seeds=range(2))
+  paths = writing.write_figure(Figure("F", (panel,)), "figure1", settings)
+  [path] = [path for path in paths if path.endswith(".csv")]
+  with open(path, newline="") as f:
+    [row] = csv.DictReader(f)
+  assert (float(row["loss"]), float(row["accuracy"]), row["runs"]) == (2.5, 0.625, "2")
+
+
 def test_all_runs_count_and_any_may_be_under_way(write_run, write_table, tmp_path):
   """A row's second learning rate has begun: the row is shown, the runs are both its."""
   write_run(tmp_path / "runs/b/seed0", rounds=["1,1.0,0.1,1.0,0,10,10"])
