@@ -369,10 +369,10 @@ def test_plain_tuple_in_the_place_of_the_spec_is_refused(tmp_path):
     directory.examples("c", tuple(_SPEC))
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.complex64])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_inputs_that_are_not_finite_are_refused_with_their_client(tmp_path, dtype, value):
-  x = np.zeros((5, 2, 3))
+  x = np.zeros((5, 2, 3), dtype)
   x[[1, 4], 1, 2] = value
   spec = ExampleSpec(tf.TensorSpec([2, 3], dtype), _SPEC.y)
   clients = {"good": (np.ones_like(x), range(5)), "bad": (x, range(5))}
@@ -390,11 +390,13 @@ def test_labels_that_are_not_finite_are_warned_of_and_written(tmp_path):
   """A loss may leave them out."""
   spec = ExampleSpec(tf.TensorSpec([2], tf.float32), tf.TensorSpec([], tf.float32))
   x, y = np.ones([3, 2], np.float32), np.array([1, np.nan, np.inf], np.float32)
-  clients = {"good": (x, np.ones(3)), "bad": (x, y), "worse": (x, y)}
-  words = "The labels of client 'bad', and of 1 more, hold NaN .*, number 1 the first"
+  bad = np.array([np.nan, 1, 1], np.float32)
+  clients = {"good": (x, np.ones(3)), "bad": (x, bad), "worse": (x, y)}
+  words = "The labels of client 'bad', and of 1 more, hold NaN .*, number 0 the first"
   with pytest.warns(InputWarning, match=words):
     written = client_data.write_clients(tmp_path, clients, spec)
-  np.testing.assert_array_equal(written.examples("bad", spec)[1], y)
+  np.testing.assert_array_equal(written.examples("bad", spec)[1], bad)
+  np.testing.assert_array_equal(written.examples("worse", spec)[1], y)
 
 
 def test_finite_inputs_whose_sum_is_not_are_written(tmp_path):

@@ -15,7 +15,7 @@ from tff_algos.client_data import Examples
 from tff_algos.client_work import pseudo_data
 
 
-def _made(model, x, y):
+def _made(model, x, y, limits=None):
   return pseudo_data.make_pseudo_data(
     model,
     tuple(map(tf.constant, model.initial_weights)),
@@ -24,17 +24,26 @@ def _made(model, x, y):
     pseudo_step=tf.constant(0.01),
     perturbed_step=tf.constant(0.001),
     num_steps=2,
-    limits=None,
+    limits=limits,
   )
 
 
 def test_pseudo_data_of_many_examples_are_those_of_each(problem_of):
   problem, rng = problem_of("mlp"), np.random.default_rng(0)
   x, y = rng.normal(size=(600, 4)).astype(np.float32), rng.integers(0, 3, 600)
-  whole = _made(problem.model, x, y)
-  for rows in (slice(0, 200), slice(200, 400), slice(400, 600)):
-    for ours, part in zip(whole, _made(problem.model, x[rows], y[rows])):
-      np.testing.assert_allclose(ours[rows], part, rtol=1e-6, atol=1e-6)
+  # Each example's own, of which steps of 0.01 meet many.
+  low = np.min(x - 0.005, axis=1, keepdims=True)
+  high = np.max(x - 0.005, axis=1, keepdims=True)
+
+  def limits(rows):
+    return pseudo_data.InputRange(tf.constant(low[rows]), tf.constant(high[rows]))
+
+  for of in (lambda rows: None, limits):
+    whole = _made(problem.model, x, y, of(slice(None)))
+    for rows in (slice(0, 200), slice(200, 400), slice(400, 600)):
+      parts = _made(problem.model, x[rows], y[rows], of(rows))
+      for ours, part in zip(whole, parts):
+        np.testing.assert_allclose(ours[rows], part, rtol=1e-6, atol=1e-6)
 
 
 def test_pseudo_data_are_made_in_inference_mode(problem_of):

@@ -219,6 +219,19 @@ def test_takes_weights_as_arrays(name):
   np.testing.assert_allclose(found, keras_model(x), rtol=1e-5, atol=1e-6)
 
 
+def test_frozen_batch_normalization_stays_so_though_its_layer_does_not():
+  """In training mode it would else take the batch's mean."""
+  frozen = _layers.BatchNormalization(trainable=False)
+  keras_model = _sequential(_input(4), frozen, _layers.Dense(3))
+  model = _convert(keras_model)
+  weights = tuple(map(tf.constant, model.initial_weights))
+  x = tf.constant(np.random.default_rng(0).normal(5, 2, (6, 4)), tf.float32)
+  before = model.predict(weights, x, True, tf.constant([0, 0]))
+  frozen.trainable = True
+  after = model.predict(weights, x, True, tf.constant([0, 0]))
+  np.testing.assert_array_equal(before, after)
+
+
 def test_frozen_weights_are_constants():
   frozen = _layers.Dense(4, "tanh", trainable=False)
   keras_model = _sequential(_input(4), frozen, _layers.Dense(3))

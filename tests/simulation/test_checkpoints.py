@@ -364,9 +364,11 @@ def _save_with_best(folder, best):
 
 def test_best_round_comes_back_exactly(tmp_path):
   weights = (np.float32([[0.1, np.nan]]), np.float32([1e-30]))
+  weights += tuple(np.full(2, k, np.float32) for k in range(10))  # "10" is before "2".
   best = best_round.Best(1, 0.1 + 0.2, weights)
   found = _save_with_best(tmp_path, best)
   assert found[:2] == best[:2]
+  assert len(found.weights) == len(weights)
   for a, b in zip(found.weights, weights):
     np.testing.assert_array_equal(a, b)
     assert a.dtype == b.dtype

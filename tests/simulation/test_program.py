@@ -507,7 +507,9 @@ def test_source_gives_simulates_cohorts_and_can_be_written_down(clients):
   assert restored == again
   assert_same(restored.select(3), second)
   assert restored != again
-  assert [len(iterator.select()), len(iterator.select(1))] == [5, 1]
+  again = type(iterator).from_bytes(iterator.to_bytes())
+  assert_same(iterator.select(), again.select(5))
+  assert_same(iterator.select(1), again.select(1))
   seeds = {tuple(i.seed) for i in [*first, *second]}
   assert len(seeds) == 6
 

@@ -166,7 +166,8 @@ def test_best_and_final_with_their_rounds():
 
 
 def test_sums_and_median_of_the_rounds():
-  found = _summarize([0.1, 0.2, 0.3, 0.4, 0.5])
+  """Of all of them, measured or not."""
+  found = _summarize([0.1, 0.2, None, 0.4, 0.5])
   assert found["bytes_down"] == 15_000
   assert found["bytes_up"] == 150
   assert found["bytes_by_part"] == {"down": {}, "up": {}}
