@@ -741,9 +741,9 @@ FAULTS = (
   ),
   Fault(
     "loop: an evaluation that was not planned ends a run",
-    f"{_SIMULATION}loop.py",
-    'planned = [r for r in records if r["round"] % settings.eval_every == 0]',
-    "planned = records",
+    f"{_SIMULATION}measurements.py",
+    'is_planned = not records or records[-1]["round"] % settings.eval_every == 0',
+    "is_planned = True",
     _of("simulation/test_loop.py", "planned"),
   ),
   Fault(
@@ -1277,9 +1277,9 @@ FAULTS = (
   ),
   Fault(
     "best round: a round measured only for being stopped at counts",
-    f"{_SIMULATION}best_round.py",
-    'record["round"] % eval_every == 0',
-    "eval_every > 0",
+    f"{_SIMULATION}loop.py",
+    "best_round.of_checkpoint(found.best, planned, keep_best)",
+    "best_round.of_checkpoint(found.best, records, keep_best)",
     _of("simulation/test_loop.py", "best_round"),
   ),
   Fault(
