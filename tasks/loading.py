@@ -207,7 +207,7 @@ def _telling_examples(data: Dataset) -> np.ndarray:
   a word.
   """
   examples = [data.test_x[:1]]
-  if np.issubdtype(data.train_x.dtype, np.integer) and data.train_x.ndim > 1:
+  if np.issubdtype(data.train_x.dtype, np.integer):
     for x in (data.train_x, data.test_x):
       rows = x.reshape(len(x), -1)
       examples += [x[[rows.min(axis=1).argmin(), rows.max(axis=1).argmax()]]]
