@@ -760,8 +760,10 @@ def test_reinitialize_neither_reads_nor_moves_global_state():
   assert draws[0] == draws[1]
 
 
-def test_layers_of_one_shape_get_different_weights():
-  keras_model = _sequential(_input(4), *(_layers.Dense(4) for _ in range(3)))
+@pytest.mark.parametrize("use_bias", [False, True])
+def test_layers_of_one_shape_get_different_weights(use_bias):
+  same = [_layers.Dense(4, use_bias=use_bias) for _ in range(3)]
+  keras_model = _sequential(_input(4), *same)
   keras.reinitialize(keras_model, 0)
   kernels = {layer.kernel.numpy().tobytes() for layer in keras_model.layers}
   assert len(kernels) == 3

@@ -14,3 +14,11 @@ def test_of_rounds_as_good_the_first_is_the_best():
   assert best_round.of_checkpoint(kept, records, "accuracy") is kept
   found = best_round.of_checkpoint(None, records, "accuracy")
   assert found == best_round.Best(2, 0.8, None)
+
+
+def test_what_was_kept_by_another_metric_is_not_the_best():
+  """Its weights are of a round that by the new metric need not be the best."""
+  records = [dict(round=k + 1, test_loss=loss) for k, loss in enumerate((2.0, 1.0))]
+  kept = best_round.Best(1, 0.9, (np.zeros(3),))  # Of the accuracy.
+  found = best_round.of_checkpoint(kept, records, "loss")
+  assert found == best_round.Best(2, 1.0, None)
