@@ -92,6 +92,25 @@ def process(problem):
   return fed_avg.build_fed_avg(problem.model)
 
 
+@pytest.mark.parametrize("training", [{}, dict(num_clients=9, num_examples=70)])
+def test_process_of_a_run_is_of_the_clients_that_trained(
+  problem, process, monkeypatch, training
+):
+  """All, or those that were not held out."""
+  built_of = []
+
+  def build(model, hparams, *, num_clients, num_examples):
+    built_of.append(dict(num_clients=num_clients, num_examples=num_examples))
+    return process
+
+  row = algorithms_registry.get("fedavg")._replace(name="counting", builder=build)
+  monkeypatch.setitem(algorithms_registry.ALGORITHMS, "counting", row)
+  data = {"clients": 12, "examples": 99, **({"training": training} if training else {})}
+  manifest = {"flags": {"algorithm": "counting"}, "hparams": {}, "data": data}
+  assert preparation.process_of("run", manifest, problem.model) is process
+  assert built_of == [training or dict(num_clients=12, num_examples=99)]
+
+
 @pytest.mark.parametrize("last, best", [(0.75, 3), (0.5, 2), (0.25, 2), (None, 2)])
 def test_best_weights_are_the_last_ones_if_these_were_measured_to_be_better(
   problem, process, tmp_path, monkeypatch, last, best

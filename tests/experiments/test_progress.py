@@ -109,6 +109,12 @@ def test_each_number_has_its_name():
     "finite, 2 clients dropped out"
   )
 
+  # What is dropped for its norm is among what is dropped.
+  long = {"seconds": 1.0, "num_dropped": 3, "num_too_long": 2}
+  assert progress.describe(long) == (
+    "1.00 s/round, 1 client dropped as not finite, 2 clients dropped for their norm"
+  )
+
   empty = {**record, "train_loss": math.nan, "num_accepted": 0}
   assert progress.describe(empty).startswith("no client's result, test accuracy")
   diverged = {**empty, "num_accepted": 3}

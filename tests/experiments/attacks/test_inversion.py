@@ -96,6 +96,32 @@ def test_picture_that_was_cut_short_is_made_again(finished, tmp_path):
   assert not of
 
 
+def test_what_is_shown_is_of_the_pictures_that_are_asked_for(
+  finished, read_table, tmp_path
+):
+  folder, first, rows = finished
+  out = tmp_path / "out"
+  shutil.copytree(folder / "out", out)
+  inversion.run(_request(folder, algorithms=["fedavg"], hparams={}, out=str(out)))
+  [shown] = read_table((out / "inversion.md").read_text())
+  assert shown[:3] == ["fedavg", "1", f"{float(first[0]['psnr']):.2f}"]
+  assert _rows(out) == rows  # The others stay.
+
+
+def test_attacker_knows_all_draws_but_the_noise(in_process, monkeypatch, tmp_path):
+  simulated = []
+  monkeypatch.setattr(
+    gradient_inversion, "build_inversion", lambda simulate, *_: simulated.append(simulate)
+  )
+  prepared = inversion.prepare(_request(tmp_path, algorithms=["fedavg_dpsgd"]))
+  [simulate] = simulated
+  examples = Examples(tf.constant(prepared.x), tf.constant(prepared.y))
+  send = prepared.victims["fedavg_dpsgd"].send
+  for upload, is_noisy in ((send, True), (simulate, False)):
+    one, other = (upload(examples, tf.constant([0, k])) for k in (1, 2))
+    assert any(np.any(a != b) for a, b in zip(one, other)) == is_noisy
+
+
 def test_numbers_are_those_of_the_pictures(finished, read_table):
   folder, _, rows = finished
   out = str(folder / "out")

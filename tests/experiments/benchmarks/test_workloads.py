@@ -40,6 +40,23 @@ def test_cohort_is_all_clients_or_as_many_distinct_ones_drawn_anew_in_each_round
   assert 600 < len(set().union(*rounds)) < 680
 
 
+def test_first_round_is_evaluated_and_each_that_comes_as_many_later():
+  numbers = {
+    rounds: workloads.Run(rounds, 10, 1).num_evaluations for rounds in (1, 10, 11, 21)
+  }
+  assert numbers == {1: 1, 10: 1, 11: 2, 21: 3}
+
+
+def test_no_client_has_a_test_example():
+  """Nor where there are as many of them as a client has."""
+  row = workloads.get("smoke")
+  row = row._replace(run=workloads.Run(1, 1, row.num_examples))
+  pictures = {picture.tobytes() for picture in row.test_examples()[0]}
+  assert len(pictures) == row.num_examples
+  for x, _ in row.clients().values():
+    assert pictures.isdisjoint(picture.tobytes() for picture in x)
+
+
 def test_pfl_cifar10_is_the_published_setting():
   row = workloads.get("pfl_cifar10")
   assert (row.num_clients, row.num_examples, row.batch_size) == (1000, 50, 10)

@@ -164,6 +164,20 @@ def test_what_is_trained_can_be_restored_elsewhere(case, trainer, tmp_path):
   np.testing.assert_array_equal(found, trained)
 
 
+def test_dropout_is_at_work_in_a_step_on_the_device_and_in_no_prediction():
+  """With a rate of 0 nothing else could change from call to call."""
+  network = tf.keras.Sequential(
+    [_layers.Input([20]), _layers.Dropout(0.5), _layers.Dense(3)]
+  )
+  inputs, labels = tf.ones([4, 20]), tf.zeros([4], tf.int32)
+  made = signatures.training(network).signatures
+  losses, logits = set(), set()
+  for _ in range(5):
+    losses.add(float(made["train"](inputs, labels, 0.0)["loss"]))
+    logits.add(made["infer"](inputs)["logits"].numpy().tobytes())
+  assert len(losses) > 1 and len(logits) == 1
+
+
 @pytest.mark.parametrize("name", formats.FORMATS)
 def test_the_check_reads_what_was_written(case, name):
   read = formats.FORMATS[name].read(case.write(name))

@@ -205,10 +205,8 @@ def test_folder_of_another_run_is_refused(write_run, tmp_path):
   ids=["data", "model", "algorithm", "task"],
 )
 def test_runs_of_other_data_models_or_code_are_not_averaged(write_run, tmp_path, config):
-  cell, settings = (
-    Cell("a", "fedavg", "digits_cnn", 4),
-    Settings(str(tmp_path), (0, 1, 2)),
-  )
+  cell = Cell("a", "fedavg", "digits_cnn", 4)
+  settings = Settings(str(tmp_path), (0, 1, 2))
   held = dict(data={"test_set": "a"}, model={"layers": ["relu"], "num_weights": 3})
   held.update(algorithm={"my_algorithms": "a"}, task={"my_tasks": "a"})
   # The first is an older run, whose config.json says less; who trains is of the seed.
@@ -227,6 +225,17 @@ def test_runs_of_other_data_models_or_code_are_not_averaged(write_run, tmp_path,
   with pytest.raises(InputError, match=said):
     cells.run_cells([cell], settings, lambda *run: begun.append(run) or 0)
   assert not begun
+  # Where it is a run that makes them differ, the next is not begun.
+  later = (tmp_path / "runs/a/seed2").rename(tmp_path / "later")
+
+  def run_one(cell, seed, settings):
+    begun.append(seed)
+    if seed == 0:
+      later.rename(tmp_path / "runs/a/seed2")
+
+  with pytest.raises(InputError, match=said):
+    cells.run_cells([cell], settings, run_one)
+  assert begun == [0]
 
 
 @pytest.mark.parametrize("seeds", [(0, 1), (1, 0)])

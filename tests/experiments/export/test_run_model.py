@@ -1,0 +1,25 @@
+"""The model of a run's folder, for those who evaluate it."""
+
+from __future__ import annotations
+
+import types
+
+import numpy as np
+import tensorflow as tf
+
+from experiments.config import make_config
+from experiments.export import keras_files, run_model
+from tff_algos.models.functional import ExampleSpec
+
+
+def test_model_file_alone_has_the_loss_of_its_run(tmp_path):
+  """-log(p + loss_epsilon), p the label's probability."""
+  network = tf.keras.Sequential([tf.keras.layers.Input([4]), tf.keras.layers.Dense(3)])
+  keras_files.save(network, str(tmp_path / keras_files.MODEL))
+  spec = ExampleSpec(tf.TensorSpec([4], tf.float32), tf.TensorSpec([], tf.int32))
+  loaded = types.SimpleNamespace(model=types.SimpleNamespace(example_spec=spec))
+  config = make_config("fedavg", "digits_cnn", run_dir=str(tmp_path), loss_epsilon=0.25)
+  found = run_model.read_functions(config, {}, loaded)
+  p = np.float32([[0.5, 0.25, 0.25], [0.125, 0.125, 0.75]])
+  losses = found.model.example_losses(tf.constant([0, 1]), tf.constant(np.log(p)))
+  np.testing.assert_allclose(losses, -np.log([0.75, 0.375]), rtol=1e-5)
