@@ -9,7 +9,7 @@ import problems
 import pytest
 from replays import SEED
 
-_KEPT = 8  # Fewer would have to be built twice; each takes some 30 MB.
+_KEPT = 8  # Each takes some 30 MB; with fewer, more are built twice.
 
 
 def pytest_collection_modifyitems(items) -> None:
