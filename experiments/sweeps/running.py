@@ -49,7 +49,9 @@ def run(plan: Plan, *, quiet: bool = False) -> list[str]:
 
 def _check(configs: Mapping[tuple[str, int], Config]) -> None:
   """Prepares the first run of every cell of which none was begun."""
-  firsts = {name: config for (name, _), config in reversed(configs.items())}
+  firsts: dict[str, Config] = {}
+  for (name, _), config in configs.items():
+    firsts.setdefault(name, config)
   begun = {
     name
     for (name, _), config in configs.items()

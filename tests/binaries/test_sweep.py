@@ -141,6 +141,7 @@ def test_fewer_rounds_do_not_take_its_place(swept, fork_program):
     (["--task=digits_cmm"], "digits_cmm"),
     # Only the data say so.
     (["--grid=num_clients=4,100000"], "100000"),
+    (["--grid=num_clients=200000,100000"], "200000"),
   ],
 )
 def test_mistake_is_one_sentence_and_nothing_is_run(fork_program, tmp_path, flags, said):
