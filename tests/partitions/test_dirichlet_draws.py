@@ -125,6 +125,17 @@ def test_by_class_uses_everything_and_fills_nobody_twice(labelled, beta, min_siz
   assert not counts[:, 1:][held >= len(labels) / num_clients].any()
 
 
+def test_by_class_gives_nothing_to_who_has_just_its_share():
+  """Of 3, 1 and 2 examples one client has the first class, so the other has the rest."""
+  labels = np.repeat([0, 1, 2], [3, 1, 2])
+  for seed in range(20):
+    split = partitions.dirichlet_by_class(labels, 2, seed=seed, beta=1e-6, min_size=1)
+    assert sorted(sorted(labels[client]) for client in split.clients) == [
+      [0, 0, 0],
+      [1, 2, 2],
+    ]
+
+
 def test_by_class_shares_have_the_moments_of_the_definition():
   # Two clients, two classes of equal size, beta = 1: each class's first share is uniform,
   # of variance 1/12, and no client is full after the first; so they are independent.
