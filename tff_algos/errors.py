@@ -53,7 +53,7 @@ def check_number(name: str, value: Any) -> None:
     raise InputError(f"{name} must be a number; found {value!r}.")
 
 
-def check_is(name: str, value: Any, public: type) -> None:
-  """Raises `InputError` unless the value is of a class that `tff_algos` has."""
+def check_is(name: str, value: Any, public: type, package: str = "tff_algos") -> None:
+  """Raises `InputError` unless the value is of a class that the package has."""
   if not isinstance(value, public):
-    raise InputError(f"{name} must be a tff_algos.{public.__name__}; found {value!r}.")
+    raise InputError(f"{name} must be a {package}.{public.__name__}; found {value!r}.")

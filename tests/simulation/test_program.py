@@ -369,6 +369,18 @@ def test_a_program_finds_its_clients_from_another_folder(
     (dict(train_per_round_clients=0), "train_per_round_clients must be at least 1; "),
     (dict(train_total_rounds=2.5), "train_total_rounds must be a whole number; "),
     (dict(train_total_rounds=-1), "train_total_rounds must be at least 0; "),
+    (
+      dict(program_state_manager="folder"),
+      r"program_state_manager must be a tff\.program\.ProgramStateManager; ",
+    ),
+    (
+      dict(model_output_manager=None),
+      r"model_output_manager must be a tff\.program\.ReleaseManager; ",
+    ),
+    (
+      dict(train_metrics_manager=print),
+      r"train_metrics_manager must be a tff\.program\.ReleaseManager; ",
+    ),
   ],
 )
 def test_wrong_arguments_are_one_sentence(
