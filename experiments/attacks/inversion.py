@@ -109,7 +109,8 @@ def prepare(request: Request) -> Prepared:
     raise InputError("--algorithms is empty: name at least one.")
   task = tasks_registry.get(request.task)
   rows = [algorithms_registry.get(name) for name in request.algorithms]
-  all_hparams = [_hparams(row, task, request.hparams.get(row.name, {})) for row in rows]
+  given = [request.hparams.get(name, {}) for name in request.algorithms]
+  all_hparams = [_hparams(row, task, own) for row, own in zip(rows, given)]
   manifest = {}
   if request.run is not None:
     manifest = _manifest_of(request.run, request.task)

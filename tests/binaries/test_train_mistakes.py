@@ -69,7 +69,7 @@ _MISTAKES = {
   "no device": (["--devices="], ["device"]),
   "target above one": (["--target_accuracy=97"], ["target_accuracy", "97"]),
   "unknown runtime": (["--runtime=remote"], ["remote", "in_process, local_worker"]),
-  "no workers": (["--runtime=dask", "--workers=0"], ["workers", "1 to 1000"]),
+  "no workers": (["--runtime=dask", "--workers=0"], ["workers must be at least 1"]),
   "no address of a scheduler": (
     ["--runtime=dask", "--scheduler=trainer"],
     ["tls://host:8786", "'trainer'"],

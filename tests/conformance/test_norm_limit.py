@@ -6,11 +6,15 @@ medians of their clients' norms.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import driver
 import numpy as np
 import problems
 import pytest
+import tensorflow as tf
 
+from tff_algos.client_work.model_update import ClientResult
 from tff_algos.errors import InputError
 from tff_algos.templates import norm_limits
 
@@ -127,6 +131,17 @@ def test_estimates_that_it_would_not_hold_are_refused(federate):
   process = federate("fedagg", "linear", **driver.ESTIMATES).process
   with pytest.raises(InputError, match="estimates of the round before"):
     process.recomposed(norm_limit=8.0)
+
+
+def test_the_norm_is_that_of_all_numbers_that_are_sent():
+  """By hand: 3, 4, 12 and 84 are the legs of right triangles, the last one's 85 long."""
+  message = OrderedDict(
+    model=(tf.constant([3 + 4j], tf.complex64), tf.constant([12.0], tf.float16)),
+    count=tf.constant(1000),
+    other=tf.constant([84.0], tf.float64),
+  )
+  found = norm_limits.with_norm(ClientResult(message, {}, (), {}), "norm")
+  assert float(found.message["norm"]) == 85
 
 
 @pytest.mark.parametrize("name", ["hparams", "model", "norm_limits"])

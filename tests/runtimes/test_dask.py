@@ -408,8 +408,9 @@ def test_nothing_is_left_on_the_cluster(client):
 @pytest.mark.parametrize(
   "settings, words",
   [
-    (dict(workers=0), "1 to 1000"),
-    (dict(workers=10**30), "1 to 1000"),
+    (dict(workers=0), "workers must be at least 1"),
+    (dict(workers=10**30), "workers must be at most 1000"),
+    (dict(workers=True), "whole number; found True"),
     (dict(workers=1.5), r"whole number; found 1\.5"),
     pytest.param(dict(workers="2"), "found '2'", marks=pytest.mark.thorough),
     (dict(scheduler=8786), "tls://host:8786; found 8786"),

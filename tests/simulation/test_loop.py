@@ -287,6 +287,12 @@ def test_finished_run_resumed_does_nothing(notes, federation, tmp_path):
   assert len(notes.rounds) == 3
 
 
+def test_an_empty_name_is_no_folder(notes, federation):
+  settings = _settings(1, checkpoint_folder="")
+  with pytest.raises(InputError, match="To resume a run, give the checkpoint_folder"):
+    loop.simulate(notes, federation.clients, settings, resume=True)
+
+
 # --- What ends a run ----------------------------------------------------------------
 
 

@@ -412,6 +412,17 @@ def test_without_a_mistake_it_is_a_process():
     assert process.initialize_client() == {"a": 1.0}
 
 
+def test_numbers_of_python_are_sent_under_a_norm_limit_too():
+  def with_number(result):
+    message = OrderedDict(result.message, mine=1.5)
+    weight = OrderedDict(result.weight, mine=1.0)
+    return result._replace(message=message, weight=weight)
+
+  aggregators = OrderedDict(model=tff_algos.mean(), mine=tff_algos.mean())
+  with tff_algos.create_runtime():
+    _compose(with_number, aggregators=aggregators, norm_limit=2.0)
+
+
 @pytest.mark.parametrize("name", ["SumFactory", "SecureSumFactory"])
 def test_sum_in_the_place_of_a_mean_is_said(name):
   factory = getattr(tff.aggregators, name)(*[10.0] * (name == "SecureSumFactory"))
@@ -439,12 +450,25 @@ def test_aggregator_that_is_no_factory_is_refused(factory):
   [
     *("build_fed_reg", "build_fed_agg", "build_fed_gg", "build_pfedgp"),
     *("build_fed_curv", "build_fed_prox"),
+    *("build_twafl", "build_tefl", "build_afl"),
   ],
 )
 def test_hyper_parameters_of_another_algorithm_are_refused(build):
   said = r"^FedAvgHparams has no \w+, which this algorithm asks for: [^\n]*$"
+  known = dict(num_clients=2, num_examples=4) if build.endswith("fl") else {}
   with pytest.raises(tff_algos.InputError, match=said):
-    getattr(tff_algos, build)(_model(), tff_algos.FedAvgHparams())
+    getattr(tff_algos, build)(_model(), tff_algos.FedAvgHparams(), **known)
+
+
+def test_hyper_parameters_that_afl_does_not_read_are_said():
+  model = dataclasses.replace(
+    _model(),
+    initial_weights=(np.zeros([2, 3], np.float32), np.zeros([3], np.float32)),
+    weight_names=("kernel", "bias"),
+  )
+  hparams = tff_algos.TwaflHparams(base=2.0)
+  with pytest.warns(InputWarning, match="base"):
+    tff_algos.build_afl(model, hparams, num_clients=2, num_examples=4)
 
 
 def test_hyper_parameter_that_is_a_plain_field_is_refused():

@@ -141,7 +141,7 @@ def test_kinds_of_rounds_follow_the_schedule():
 
 @pytest.mark.parametrize("schedule", [(), ("even", "neither")])
 def test_several_kinds_without_a_schedule_of_them_are_refused(schedule):
-  with pytest.raises(ValueError, match="Say by schedule"):
+  with pytest.raises(InputError, match="Say by schedule"):
     build(next_fns={"even": make_next(), "odd": make_next()}, schedule=schedule)
 
 

@@ -180,10 +180,8 @@ def _factory(
   check_whole_number("num_clients", num_clients, 1)
   check_whole_number("num_examples", num_examples, 1)
   by_examples = hparams.client_weighting == "examples"
-  if isinstance(hparams, _Temporal):
-    changed = dict(
-      base=hparams.base, normalize=hparams.normalization == "weights", **changed
-    )
+  if not changed:
+    changed = dict(base=hparams.base, normalize=hparams.normalization == "weights")
 
   def make(initial: Weights) -> TemporalWeightingFactory:
     total = num_examples if by_examples else num_clients

@@ -5,14 +5,13 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
-import numbers
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import tensorflow_federated as tff
 
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, check_whole_number
 from tff_algos.runtimes import DESCRIPTIONS, in_process, local_worker, private_apis
 from tff_algos.runtimes.federated_context import FederatedContext
 from tff_algos.runtimes.tls_files import TlsFiles
@@ -294,10 +293,8 @@ def check_dask(
       "Give dask one of workers, which are started on this machine, a scheduler's "
       "address and a client."
     )
-  if workers is not None and not (
-    isinstance(workers, numbers.Integral) and 1 <= workers <= 1000
-  ):
-    raise InputError(f"workers must be 1 to 1000, a whole number; found {workers!r}.")
+  if workers is not None:
+    check_whole_number("workers", workers, 1, 1000)
   if tls is not None and not isinstance(tls, TlsFiles):
     raise InputError(f"tls must be TlsFiles of three paths; found {tls!r}.")
   if tls is not None and scheduler is None:

@@ -221,8 +221,7 @@ def simulate(
     len(clients), settings.held_out_clients, settings.seed
   )
   cohorts.check_population(process.population, clients.num_examples[list(training)])
-  folder = settings.checkpoint_folder
-  folder = None if folder is None else os.fspath(folder)
+  folder = os.fspath(settings.checkpoint_folder or "") or None
   if resume and folder is None:
     raise InputError("To resume a run, give the checkpoint_folder that it has.")
   state, client_state = process.initialize(), process.initialize_client()

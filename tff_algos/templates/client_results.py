@@ -72,9 +72,8 @@ def drop_non_finite(
   The result's state and metrics count too: a message may be finite without them, such as
   that of the layers which travel, or of steps along what the clients have estimated.
   """
-  result = tf.nest.map_structure(tf.convert_to_tensor, result)  # Numbers of Python's too.
   made = (result.message, result.weight, result.metrics, result.client_state)
-  numbers = [v for leaf in tf.nest.flatten(made) for v in _floating(leaf)]
+  numbers = [v for leaf in tf.nest.flatten(made) for v in floating(leaf)]
   # A norm takes a quarter of the time of looking at each number.
   lengths = [tf.cast(tf.nn.l2_loss(v), tf.float32) for v in numbers]
   accepted = tf.reduce_all(tf.math.is_finite(tf.stack(lengths)))
@@ -96,7 +95,7 @@ def drop_non_finite(
   )
 
 
-def _floating(leaf: tf.Tensor) -> list[tf.Tensor]:
+def floating(leaf: tf.Tensor) -> list[tf.Tensor]:
   """The floating-point numbers of a tensor, of types that hold the square of a norm."""
   if leaf.dtype.is_complex:
     return [tf.math.real(leaf), tf.math.imag(leaf)]

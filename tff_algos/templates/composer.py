@@ -90,7 +90,8 @@ def compose_process(
 
   Raises:
     InputError: `model`, `hparams` or an aggregator is something else, or `norm_limit` not
-      above 1, or there is an estimation that it would not hold.
+      above 1, or there is an estimation that it would not hold; or there are several
+      kinds of rounds, and no `schedule` of these.
     ProcessTypeError: The functions do not fit together, or clients would draw other
       numbers in each run.
   """
@@ -137,7 +138,8 @@ def compose_process(
       )
     h = hyper_parameters.with_values(hparams, composition.constant_hparams())
     parts = this.distribute(variables)
-    return this.client_update(parts, client_state, examples, seed, h)
+    own = client_state.own if composition.memories else client_state
+    return this.client_update(parts, own, examples, seed, h)
 
   accessors = composition.accessors()
   given: dict[str, Any] = dict(

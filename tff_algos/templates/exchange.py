@@ -119,6 +119,8 @@ class Exchange:
       if is_estimate and isinstance(result, ClientResult):
         result = result._replace(client_state=client_state)
       own_functions.check_client_result(result)
+      # Numbers of Python's too.
+      result = tf.nest.map_structure(tf.convert_to_tensor, result)
       num_examples = tf.shape(examples.y)[0]
       if is_estimate:
         own_functions.check_new_parts(result.message, received["parts"])

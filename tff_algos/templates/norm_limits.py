@@ -70,8 +70,7 @@ def drop_too_long(
 
 
 def _norm(parts: Mapping[str, Any]) -> tf.Tensor:
-  numbers = [
-    tf.cast(v, tf.float32) for v in tf.nest.flatten(parts) if v.dtype.is_floating
-  ]
+  floats = (v for leaf in tf.nest.flatten(parts) for v in client_results.floating(leaf))
+  numbers = [tf.cast(v, tf.float32) for v in floats]
   # There may be none, of parts that clients send and do not receive.
   return tf.sqrt(2 * sum((tf.nn.l2_loss(v) for v in numbers), tf.constant(0.0)))

@@ -94,7 +94,7 @@ class StatefulProcess(tff.templates.IterativeProcess):
 
     Raises:
       ProcessTypeError: A computation has another type than the module's docstring says.
-      ValueError: There are several kinds of rounds, and no `schedule` of these.
+      InputError: There are several kinds of rounds, and no `schedule` of these.
     """
     process_types.check(
       initialize_fn,
@@ -106,7 +106,7 @@ class StatefulProcess(tff.templates.IterativeProcess):
     if not schedule and len(next_fns) == 1:
       schedule = tuple(next_fns)
     if not schedule or not set(schedule) <= set(next_fns):
-      raise ValueError(
+      raise InputError(
         f"Say by schedule which of the kinds of rounds, {', '.join(next_fns)}, follow "
         f"one another; found {tuple(schedule)}."
       )

@@ -12,7 +12,7 @@ from tff_algos.errors import InputError
 
 @pytest.fixture
 def check_own_code(in_process, monkeypatch, tmp_path):
-  """`(attack, request_of)`: its folder of results knows the files of own code."""
+  """`(attack, request_of)`: own code has its flags, and its folder knows the files."""
 
   def check(attack, request_of):
     start = attack.__name__.rpartition(".")[2]
@@ -24,13 +24,18 @@ def check_own_code(in_process, monkeypatch, tmp_path):
     folder = RunFolder(str(tmp_path / "out"), flag="--out")
 
     def config_of(algorithm):
-      own = dict(task=f"{start}_task:own", algorithms=[algorithm], hparams={})
-      request = request_of(tmp_path, **own)
+      request = request_of(
+        tmp_path,
+        task=f"{start}_task:own",
+        algorithms=[algorithm],
+        hparams={algorithm: {"learning_rate": 0.25}},
+      )
       return attack.describe(request, attack.prepare(request))
 
     os.mkdir(folder.path)
     one, other = (config_of(f"{start}_{name}:own") for name in ("one", "other"))
     assert one["algorithm"].keys() == {f"{start}_one"}
+    assert [own["learning_rate"] for own in one["hparams"].values()] == [0.25]
     folder.begin(one)
     # Another algorithm goes into the same folder, which then knows both.
     attack.read_done(folder, other)
