@@ -18,8 +18,6 @@ if __name__ == "__main__":  # Before what a broken environment fails to import.
 
   preflight.check_and_quiet(sys.argv)
 
-from collections.abc import Sequence
-
 from absl import flags
 
 from experiments import command_line
@@ -38,13 +36,6 @@ flags.DEFINE_boolean(
 flags.DEFINE_string(
   "out", None, "The CSV; default: clients.csv, or best_clients.csv, in the run's folder."
 )
-
-
-def _parse(argv: Sequence[str]) -> list[str]:
-  rest = command_line.parse_flags(argv)
-  from experiments import evaluating  # noqa: F401 - which imports TensorFlow.
-
-  return rest
 
 
 def main() -> None:
@@ -66,4 +57,4 @@ def main() -> None:
 
 if __name__ == "__main__":
   flags.mark_flag_as_required("run")
-  command_line.start(main, _parse)
+  command_line.start(main, imports="experiments.evaluating")

@@ -20,8 +20,6 @@ if __name__ == "__main__":  # Before what a broken environment fails to import.
 
   preflight.check_and_quiet(sys.argv)
 
-from collections.abc import Sequence
-
 from absl import flags
 
 from experiments import command_line
@@ -49,13 +47,6 @@ flags.DEFINE_string(
 )
 
 
-def _parse(argv: Sequence[str]) -> list[str]:
-  rest = command_line.parse_flags(argv)
-  from experiments.export import program  # noqa: F401 - which imports TensorFlow.
-
-  return rest
-
-
 def main() -> None:
   """Exports what the flags say."""
   from experiments.export import program
@@ -75,4 +66,4 @@ def main() -> None:
 
 if __name__ == "__main__":
   flags.mark_flags_as_required(["run", "out"])
-  command_line.start(main, _parse)
+  command_line.start(main, imports="experiments.export.program")

@@ -127,8 +127,6 @@ def _parse(argv: Sequence[str]) -> list[str]:
   asked = _asked()
   task = _TASK.value if _TASK.present or not asked.held else asked.held["flags"]["task"]
   print(f"forgetting on {task}: loading TensorFlow and data", flush=True)
-  from experiments.forgetting import program  # noqa: F401 - which imports TensorFlow.
-
   return rest
 
 
@@ -141,4 +139,4 @@ def main() -> Optional[int]:
 
 
 if __name__ == "__main__":
-  command_line.start(main, _parse)
+  command_line.start(main, _parse, imports="experiments.forgetting.program")

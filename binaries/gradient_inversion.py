@@ -91,8 +91,6 @@ def _parse(argv: Sequence[str]) -> list[str]:
   parse_hparams(flags.FLAGS.hparams, _algorithms())
   _search()
   print(f"attack on {flags.FLAGS.task}: loading TensorFlow and data", flush=True)
-  from experiments.attacks import inversion  # noqa: F401 - which imports TensorFlow.
-
   return rest
 
 
@@ -119,4 +117,4 @@ def main() -> None:
 
 if __name__ == "__main__":
   flags.mark_flag_as_required("out")
-  command_line.start(main, _parse)
+  command_line.start(main, _parse, imports="experiments.attacks.inversion")

@@ -95,8 +95,6 @@ def _parse(argv: Sequence[str]) -> list[str]:
   rest = command_line.parse_flags(argv)
   _asked()
   print(f"lying clients on {flags.FLAGS.task}: loading TensorFlow and data", flush=True)
-  from experiments.attacks import lying  # noqa: F401 - which imports TensorFlow.
-
   return rest
 
 
@@ -109,4 +107,4 @@ def main() -> None:
 
 if __name__ == "__main__":
   flags.mark_flag_as_required("out")
-  command_line.start(main, _parse)
+  command_line.start(main, _parse, imports="experiments.attacks.lying")

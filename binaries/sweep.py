@@ -36,8 +36,6 @@ def _parse(argv: Sequence[str]) -> list[str]:
   rest = plan.parse(argv)
   runs = len(_make_plan().configs)
   print(f"{runs} runs: loading TensorFlow and data", flush=True)
-  from experiments.sweeps import running  # noqa: F401 - which imports TensorFlow.
-
   return rest
 
 
@@ -57,4 +55,4 @@ def main() -> Optional[int]:
 
 if __name__ == "__main__":
   plan.define_flags()
-  command_line.start(main, _parse)
+  command_line.start(main, _parse, imports="experiments.sweeps.running")

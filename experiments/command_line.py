@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
+import importlib
 import os
 import re
 import signal
@@ -127,11 +128,10 @@ def check_folder_of(name: str, path: str) -> None:
   check_folder(f"folder of {name}", os.path.dirname(os.path.abspath(path)))
 
 
-def check_file(name: str, path: str, begins: bytes) -> None:
-  """Checks where a file is to be written, for the first time or once more.
+def check_out_file(path: str, begins: bytes) -> None:
+  """Checks where --out is to be written, for the first time or once more.
 
   Args:
-    name: The flag that names it.
     path: The file; its folder may be one that can be made.
     begins: What such a file begins with; no other is written over that holds anything.
 
@@ -140,15 +140,13 @@ def check_file(name: str, path: str, begins: bytes) -> None:
       made.
   """
   if not path:
-    raise InputError(f"{name} is empty: name a file.")
-  check_folder_of(name, path)
+    raise InputError("--out is empty: name a file.")
+  check_folder_of("--out", path)
   if os.path.isdir(path) or path.endswith(os.sep):
-    raise InputError(
-      f"{path} cannot be the {name}: it is a folder, so name a file in it."
-    )
+    raise InputError(f"{path} cannot be the --out: it is a folder, so name a file in it.")
   if os.path.isfile(path) and not _begins_with(path, begins):  # No pipe or device.
     raise InputError(
-      f"{path} cannot be the {name}: it is another file, which would be lost; name a "
+      f"{path} cannot be the --out: it is another file, which would be lost; name a "
       "new one."
     )
 
@@ -230,14 +228,16 @@ def handling_stops(handle: Callable[[int, Any], None]) -> Iterator[None]:
 def start(
   main: Callable[[], object],
   parse: Callable[[Sequence[str]], list[str]] = parse_flags,
+  *,
+  imports: str = "",
 ) -> None:
   """Parses the flags, runs a program and ends with its status.
 
   Args:
     main: The program; what it returns, if anything, is the exit status.
-    parse: Parses the flags. What needs TensorFlow has it imported here: where absl's
-      `main` is the first to import it, Keras makes no models ("Output tensors of a
-      Sequential model must be ...").
+    parse: Parses the flags.
+    imports: A module of `main` that imports TensorFlow: where absl's `main` is the first
+      to do so, Keras makes no models ("Output tensors of a Sequential model must ...").
   """
 
   def parse_or_fail(argv: Sequence[str]) -> list[str]:
@@ -245,7 +245,10 @@ def start(
     # time of a short run.
     gc.disable()
     try:
-      return parse(argv)
+      rest = parse(argv)
+      if imports:
+        importlib.import_module(imports)
+      return rest
     except Exception as error:
       _end(error)
     finally:

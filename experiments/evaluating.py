@@ -52,7 +52,7 @@ def run(request: Request) -> None:
   name = "best_clients.csv" if request.best else "clients.csv"
   out = request.out or os.path.join(request.run, name)
   config, manifest = run_model.config_of(request.run, request.data_dir, request.cache_dir)
-  command_line.check_file("--out", out, ",".join(_FIRST_COLUMNS).encode())
+  command_line.check_out_file(out, ",".join(_FIRST_COLUMNS).encode())
   folder = os.path.dirname(os.path.abspath(out))
   loaded = preparation.load(config)
   if not request.other_data:

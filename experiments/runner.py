@@ -27,7 +27,6 @@ from tff_algos.simulation import (
   loop,
   measurements,
   records,
-  traffic,
 )
 
 Watcher = Callable[[loop.RoundStart], None]
@@ -51,17 +50,12 @@ class Watched(NamedTuple):
   files: Sequence[str] = ()
 
 
-def _watch_nothing(prepared: Prepared) -> Watched:
-  del prepared
-  return Watched(lambda start: None)
-
-
 def run(
   config: Config,
   *,
   resume: bool = False,
   quiet: bool = False,
-  watch: Callable[[Prepared], Watched] = _watch_nothing,
+  watch: Callable[[Prepared], Watched] = lambda prepared: Watched(lambda start: None),
 ) -> dict[str, Any]:
   """Runs an experiment and writes its folder.
 
@@ -181,18 +175,6 @@ def prepare_runtime(config: Config) -> Optional[TlsFiles]:
   """Sets TensorFlow's threads, before it does anything; the certificates for a cluster.
 
   Raises:
-    InputError: The settings of the runtime cannot be used.
-  """
-  tls = _check_settings(config)
-  if config.runtime != "local_worker":
-    in_process.prepare(config.devices)
-  return tls
-
-
-def _check_settings(config: Config) -> Optional[TlsFiles]:
-  """The certificates for the scheduler.
-
-  Raises:
     InputError: The settings do not fit together, or are another runtime's.
   """
   files = _tls_files(config)
@@ -212,6 +194,8 @@ def _check_settings(config: Config) -> Optional[TlsFiles]:
     raise InputError("tls_cert is for a scheduler: give its address by --scheduler.")
   if config.runtime == "dask":
     runtimes.check_dask(workers=config.workers, scheduler=config.scheduler, tls=files)
+  if config.runtime != "local_worker":
+    in_process.prepare(config.devices)
   return files
 
 
@@ -272,7 +256,7 @@ def _columns(prepared: Prepared) -> list[str]:
     *(_client_columns(prepared) if prepared.config.eval_clients_every else []),
     *(["num_too_long"] if prepared.config.norm_limit is not None else []),
     *measurements.aggregators_columns(prepared.process),
-    *traffic.record_columns(prepared.process),
+    *measurements.traffic_columns(prepared.process),
   ]
   return list(dict.fromkeys(every))
 

@@ -11,13 +11,7 @@ from typing import Any, Optional
 from absl import flags
 
 from experiments import command_line
-from experiments.config import (
-  Config,
-  check_held,
-  field_names,
-  make_config,
-  read_hparam,
-)
+from experiments.config import Config, check_held, field_names, make_config, read_hparam
 from experiments.run_folder.folder import CONFIG, FREE_SETTINGS, RunFolder
 from tasks import registry as tasks_registry
 from tff_algos import hyper_parameters

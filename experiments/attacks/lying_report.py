@@ -157,11 +157,8 @@ def draw(path: str, runs: Sequence[Run], attacks: Sequence[str], what: str) -> N
   pairs = {run.key[:2] for run in runs}
   algorithms = list(dict.fromkeys(run.algorithm for run in runs))
   defences = list(dict.fromkeys(run.defence for run in runs))
-  size = (
-    1.9 + 2.5 * len(algorithms),
-    0.8 + (0.35 + 0.24 * len(defences)) * len(attacks),
-  )
-  picture = Figure(figsize=size, layout="constrained")
+  height = 0.8 + (0.35 + 0.24 * len(defences)) * len(attacks)
+  picture = Figure(figsize=(1.9 + 2.5 * len(algorithms), height), layout="constrained")
   frames = picture.subplots(
     len(attacks), len(algorithms), sharex=True, sharey=True, squeeze=False
   )

@@ -57,7 +57,7 @@ def read_flags(begins: bytes) -> Asked:
   """
   values = flags.FLAGS
   values.out = os.path.expanduser(values.out)
-  command_line.check_file("--out", values.out, begins)
+  command_line.check_out_file(values.out, begins)
   if not values.runs:
     raise InputError("runs is empty: give folders that train.py has written.")
   target = values.target_accuracy

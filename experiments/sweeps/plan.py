@@ -16,12 +16,7 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from experiments import command_line, run_options, training_flags
-from experiments.config import (
-  Config,
-  field_names,
-  make_config,
-  make_hparams,
-)
+from experiments.config import Config, field_names, make_config, make_hparams
 from experiments.run_folder import reading
 from experiments.run_folder.folder import FREE_SETTINGS, RunFolder
 from experiments.tables import measures

@@ -5,7 +5,7 @@ A cell is one setting of `train.py`; its runs, one a seed, are folders under `ru
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Optional, Union
 
 from experiments.tables.measures import Measure
@@ -147,6 +147,17 @@ class Program(NamedTuple):
 
 
 Item = Union[Table, Figure, Program]
+#: Gives a paper's tables and its figures by their numbers.
+Build = Callable[[], tuple[Mapping[str, Item], Mapping[str, Item]]]
+
+
+def items_of(build: Build) -> dict[str, Item]:
+  """A paper's tables and figures by the names of their files, such as table3."""
+  tables, figures = build()
+  return {
+    **{f"table{number}": item for number, item in tables.items()},
+    **{f"figure{number}": item for number, item in figures.items()},
+  }
 
 
 def cells_of(item: Item) -> list[Cell]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Optional
 
 from absl import flags
@@ -24,7 +24,15 @@ from experiments.tables.cells import (
   run_cells,
   seeds_of,
 )
-from experiments.tables.model import Item, Program, Table, cells_of, names_of
+from experiments.tables.model import (
+  Build,
+  Item,
+  Program,
+  Table,
+  cells_of,
+  items_of,
+  names_of,
+)
 from experiments.tables.writing import check_scale, write_figure, write_table
 from tasks import registry as tasks_registry
 from tff_algos.errors import InputError
@@ -84,9 +92,7 @@ def _define_flags() -> None:
   )
 
 
-def start(
-  paper: str, build: Callable[[], tuple[Mapping[str, Item], Mapping[str, Item]]]
-) -> None:
+def start(paper: str, build: Build) -> None:
   """Runs the program of a paper.
 
   Args:
@@ -96,9 +102,7 @@ def start(
   _define_flags()
 
   def main() -> Optional[int]:
-    tables, figures = build()
-    items = {f"table{name}": item for name, item in tables.items()}
-    items.update((f"figure{name}", item) for name, item in figures.items())
+    items = items_of(build)
     settings = _settings(paper)
     if flags.FLAGS.list:
       print_list(items, settings)
@@ -168,13 +172,9 @@ def print_list(items: Mapping[str, Item], settings: Settings) -> None:
   for key, item in items.items():
     cells = cells_of(item)
     done = sum(len(curves_of(c, settings)) == len(settings.seeds) for c in cells)
-    state = f"{done} of {len(cells)} cells done" if cells else item_program(item)
+    count = f"{done} of {len(cells)} cells done"
+    state = f"by {item.program}" if isinstance(item, Program) else count
     print(f"{key:<9} {item.title} ({state})")
-
-
-def item_program(item: Item) -> str:
-  """What makes an item that has no cells of its own."""
-  return f"by {item.program}" if isinstance(item, Program) else ""
 
 
 def _choose(items: Mapping[str, Item], settings: Settings) -> dict[str, Item]:

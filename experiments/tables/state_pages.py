@@ -15,7 +15,7 @@ from absl import flags
 
 from experiments import command_line, markdown
 from experiments.tables.cells import Settings
-from experiments.tables.model import Item
+from experiments.tables.model import Build, items_of
 from experiments.tables.state import State, state_of
 from tff_algos import durable_files
 from tff_algos.errors import InputError
@@ -23,8 +23,6 @@ from tff_algos.errors import InputError
 BEGIN = "<!-- Written by binaries/state_of_results.py -->"
 END = "<!-- Until here -->"
 
-#: Gives a paper's tables and its figures by their numbers.
-Build = Callable[[], tuple[Mapping[str, Item], Mapping[str, Item]]]
 
 _HEAD = (
   "paper",
@@ -59,9 +57,7 @@ def write(papers: Mapping[str, Build], folder: str) -> None:
   """
   states = {}
   for paper, build in papers.items():
-    tables, figures = build()
-    items = {f"table{name}": item for name, item in tables.items()}
-    items.update((f"figure{name}", item) for name, item in figures.items())
+    items = items_of(build)
     out = Settings(os.path.join(folder, paper))
     states[paper] = [state_of(item, key, out) for key, item in items.items()]
   why = read_why(os.path.join(folder, "why.csv"), states)

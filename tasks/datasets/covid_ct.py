@@ -65,14 +65,12 @@ def load(data_dir: str | os.PathLike[str] | None, *, size: int = 224) -> dataset
   note = ""
   if num_sources != _PUBLISHED_SOURCES:
     note = f"{num_sources} sources by file name, FedReg's are {_PUBLISHED_SOURCES}"
-  return dataset.check(
-    dataset.Dataset(
-      *_pictures(train, readers, size),
-      *_pictures(test, readers, size),
-      len(CLASSES),
-      note,
-      groups,
-    )
+  return dataset.Dataset(
+    *_pictures(train, readers, size),
+    *_pictures(test, readers, size),
+    len(CLASSES),
+    note,
+    groups,
   )
 
 

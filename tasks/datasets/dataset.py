@@ -6,7 +6,9 @@ from typing import NamedTuple, Optional
 
 import numpy as np
 
+from tff_algos import client_arrays
 from tff_algos.errors import InputError
+from tff_algos.partitions import arguments
 
 
 class DataMissingError(InputError):
@@ -87,8 +89,7 @@ def check(dataset: Dataset) -> Dataset:
       )
     if len(x) == 0:
       raise InputError(f"the {split} split is empty: it needs at least one example.")
-    if x.dtype == np.float32:
-      _check_finite(x, split)
+    client_arrays.check_finite(f"the {split} split", x)
     if y.ndim not in (1, 2):
       raise InputError(
         f"{split}_y has shape {y.shape}: it must have one axis, or two for sequences."
@@ -115,7 +116,7 @@ def check(dataset: Dataset) -> Dataset:
       f"{dataset.test_y.shape[1:]}: they must be alike."
     )
   if dataset.train_groups is not None:
-    _check_groups(dataset.train_groups, len(train))
+    arguments.check_groups("train_groups", dataset.train_groups, len(train))
   return dataset
 
 
@@ -141,30 +142,3 @@ def _cast(name: str, array: np.ndarray) -> np.ndarray:
       "values."
     )
   return cast
-
-
-def _check_finite(x: np.ndarray, split: str) -> None:
-  # Of the sums, for one pass and no array of the size of all data: a sum of finite
-  # numbers may overflow too, so those examples are looked at closely.
-  suspects = np.flatnonzero(~np.isfinite(x.sum(axis=tuple(range(1, x.ndim)))))
-  bad = [i for i in suspects if not np.isfinite(x[i]).all()]
-  if bad:
-    raise InputError(
-      f"{split}_x has NaN or infinite numbers in {len(bad):,} of {len(x):,} examples, "
-      f"number {bad[0]} the first: leave these out, or give them other values."
-    )
-
-
-def _check_groups(groups: np.ndarray, num_examples: int) -> None:
-  if groups.shape != (num_examples,):
-    raise InputError(
-      f"train_groups has shape {groups.shape}: it must have one number for each of the "
-      f"{num_examples:,} training examples."
-    )
-  # Not to count up to what may be an identifier of many digits.
-  is_outside = groups.min() < 0 or groups.max() >= num_examples
-  if is_outside or not np.bincount(groups).all():
-    raise InputError(
-      "train_groups must number the groups 0..G-1 without gaps, but goes from "
-      f"{groups.min()} to {groups.max()} with {len(np.unique(groups))} different numbers."
-    )

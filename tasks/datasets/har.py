@@ -84,9 +84,7 @@ def load(data_dir: str | os.PathLike[str] | None) -> dataset.Dataset:
   train, test = read(data_dir)
   counts = len(train.y), len(test.y)
   note = _NOTES.get(counts, f"{counts[0]:,} + {counts[1]:,} windows, not UCI HAR's")
-  return dataset.check(
-    dataset.Dataset(train.x, train.y, test.x, test.y, len(ACTIVITIES), note)
-  )
+  return dataset.Dataset(train.x, train.y, test.x, test.y, len(ACTIVITIES), note)
 
 
 def read(data_dir: str | os.PathLike[str] | None) -> tuple[Split, Split]:

@@ -81,16 +81,14 @@ def load(
   note = f"{size}x{size} pictures"
   if (len(train), len(test)) != _PICTURES:
     note = f"{len(train):,} + {len(test):,} {note}, not Landmarks-User-160k's"
-  return dataset.check(
-    dataset.Dataset(
-      train_x,
-      train_y,
-      test_x,
-      test_y,
-      NUM_CLASSES,
-      note,
-      np.array([number[user] for user in users], np.int32),
-    )
+  return dataset.Dataset(
+    train_x,
+    train_y,
+    test_x,
+    test_y,
+    NUM_CLASSES,
+    note,
+    np.array([number[user] for user in users], np.int32),
   )
 
 

@@ -69,9 +69,7 @@ def load(
     if cached is None:
       picture_files.write_cache(cache, arrays)
   train_x, train_y, test_x, test_y = arrays
-  return dataset.check(
-    dataset.Dataset(train_x, train_y, test_x, test_y, len(classes), note)
-  )
+  return dataset.Dataset(train_x, train_y, test_x, test_y, len(classes), note)
 
 
 def _list_classes(folder: pathlib.Path) -> list[str]:

@@ -93,14 +93,12 @@ def load(data_dir: str | os.PathLike[str] | None) -> dataset.Dataset:
     train += (parts := list(_parts(lines[:num_train])))
     test += _parts(lines[num_train:])
     groups += [role] * len(parts)
-  return dataset.check(
-    dataset.Dataset(
-      *_encode(train),
-      *_encode(test),
-      VOCABULARY_SIZE,
-      note,
-      train_groups=np.array(groups, np.int32),
-    )
+  return dataset.Dataset(
+    *_encode(train),
+    *_encode(test),
+    VOCABULARY_SIZE,
+    note,
+    train_groups=np.array(groups, np.int32),
   )
 
 

@@ -76,7 +76,7 @@ def load(name: str, data_dir: str | None = None) -> dataset.Dataset:
       raise _damaged(builder.data_dir, first_line(error)) from error
     arrays += [x, (y - first).astype(np.int32)]
   train_x, train_y, test_x, test_y = arrays
-  return dataset.check(dataset.Dataset(train_x, train_y, test_x, test_y, classes))
+  return dataset.Dataset(train_x, train_y, test_x, test_y, classes)
 
 
 def find_builder(name: str, data_dir: str | None = None) -> tfds.core.DatasetBuilder:

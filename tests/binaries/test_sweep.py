@@ -169,7 +169,7 @@ def test_an_axis_of_one_algorithm_leaves_the_others_as_they_are(fork_program, tm
     from experiments.sweeps import plan
     def main():
       raise SystemExit
-    def start(main, parse):
+    def start(main, parse, imports):
       parse(sys.argv)
       for key, config in plan.make().configs.items():
         print(*key, config.seed, config.hparams, config.partition, sep="|")

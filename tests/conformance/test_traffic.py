@@ -37,7 +37,7 @@ from tff_algos.algorithms import fed_avg, fed_curv, registry, twafl
 from tff_algos.client_work.model_update import ClientResult
 from tff_algos.hyper_parameters import HyperParameters
 from tff_algos.models import functional, keras
-from tff_algos.simulation import traffic
+from tff_algos.simulation import measurements
 from tff_algos.templates import composer, ledger, rounds
 
 pytestmark = pytest.mark.usefixtures("in_process")
@@ -289,8 +289,11 @@ def test_twafls_full_exchange_costs_two_and_a_half_times_the_asynchronous_one(
   names = {id(next_fn): kind for kind, next_fn in twafl_process.next_fns.items()}
   kinds = [names[id(twafl_process.next_of(r))] for r in range(15)]
   assert kinds == ["shallow"] * 10 + ["full"] * 5
-  asynchronous = [traffic.record(twafl_traffic[kind], 1) for kind in kinds]
-  for full in (traffic.record(twafl_traffic["full"], 1), traffic.record(tefl, 1)):
+  asynchronous = [measurements.of_traffic(twafl_traffic[kind], 1) for kind in kinds]
+  for full in (
+    measurements.of_traffic(twafl_traffic["full"], 1),
+    measurements.of_traffic(tefl, 1),
+  ):
     for directions in (["bytes_down"], ["bytes_up"], ["bytes_down", "bytes_up"]):
       cost = 15 * sum(full[d] for d in directions)
       spent = sum(record[d] for record in asynchronous for d in directions)
@@ -456,7 +459,7 @@ def test_computation_without_exchange_has_no_traffic():
 
   found = ledger.bytes_per_client(at_clients)
   assert found == ledger.RoundTraffic({}, {})
-  assert traffic.record(found, 5) == {"bytes_down": 0, "bytes_up": 0}
+  assert measurements.of_traffic(found, 5) == {"bytes_down": 0, "bytes_up": 0}
 
 
 # --- Records ------------------------------------------------------------------------
@@ -466,7 +469,7 @@ def test_record_of_a_round_is_of_all_its_clients():
   found = ledger.RoundTraffic(
     down={"model": 60, "hparams": 8}, up={"model": 50, "aggregation": 4, "metrics": 24}
   )
-  assert traffic.record(found, 3) == {
+  assert measurements.of_traffic(found, 3) == {
     "bytes_down": 3 * 68,
     "bytes_up": 3 * 78,
     "bytes_down_model": 180,
@@ -481,13 +484,13 @@ def test_columns_are_those_of_all_kinds_of_rounds(federate):
   first = ledger.RoundTraffic(down={"a": 1}, up={})
   second = ledger.RoundTraffic(down={"b": 8}, up={})
   process = types.SimpleNamespace(traffic={"first": first, "second": second})
-  assert traffic.record_columns(process) == [
+  assert measurements.traffic_columns(process) == [
     "bytes_down",
     "bytes_down_a",
     "bytes_down_b",
     "bytes_up",
   ]
-  assert traffic.record_columns(federate("twafl").process) == [
+  assert measurements.traffic_columns(federate("twafl").process) == [
     "bytes_down",
     "bytes_down_deep",
     "bytes_down_hparams",

@@ -107,7 +107,7 @@ FAULTS = (
   Fault(
     "scaffold: c moves by the whole mean",
     f"{_ALGORITHMS}scaffold.py",
-    "num_sampled / num_clients",
+    "num_accepted / num_clients",
     "1.0",
     _of("conformance/test_conservation.py", "scaffold"),
   ),

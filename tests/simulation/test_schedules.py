@@ -82,7 +82,6 @@ def test_rates_are_the_float32_that_is_used():
     (lambda t: [0.1, 0.2], 2, r"the factor \[0.1, 0.2\]: return a number"),
     (lambda t: math.nan, 2, "learning rate of nan"),
     (lambda t: 1e40, 2, "learning rate of inf"),
-    ("cosine:rounds=4", 2, "schedule is 'cosine:rounds=4': give a function"),
   ],
 )
 def test_rate_that_is_none_is_refused(schedule, rounds, said):

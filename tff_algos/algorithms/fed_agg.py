@@ -197,26 +197,28 @@ def build_fed_agg(
       parts.update(variables.extra._asdict())
     return parts
 
-  def planned_rates(field: _MeanField, examples: Examples, h: FedAggHparams) -> tf.Tensor:
+  def planned_rates(
+    field: Optional[_MeanField], examples: Examples, h: FedAggHparams
+  ) -> tf.Tensor:
+    first = tf.minimum(h.learning_rate, h.max_learning_rate)
+    if field is None:
+      return tf.fill([num_epochs], first)
     steps = field.phi1
     if h.planned_steps == "all":
       count = tf.cast(local_training.steps_of_epoch(examples, h), tf.float32)
       steps = tuple(tuple(count * p for p in phi1) for phi1 in steps)
-    return tf.where(field.is_known, learning_rates(steps, field.phi2, h), first_rate(h))
-
-  def first_rate(h: FedAggHparams) -> tf.Tensor:
-    return tf.minimum(h.learning_rate, h.max_learning_rate)
+    return tf.where(field.is_known, learning_rates(steps, field.phi2, h), first)
 
   def train(
     received: rounds.Parts, examples: Examples, seed: tf.Tensor, h: FedAggHparams
   ) -> tuple[local_training.LocalResult, tuple[Weights, ...], tuple[Weights, ...]]:
     """One round's training: its result, and the client's own phi1 and phi2."""
-    start = tuple(received["model"])
+    start = received["model"]
     field = None
     if "phi1" in received:
       is_known = received.get("is_known", tf.constant(True))
       field = _MeanField(is_known, received["phi1"], received["phi2"])
-      rates = planned_rates(field, examples, h)
+    rates = planned_rates(field, examples, h)
 
     def run_epoch(epoch: int, weights: Weights) -> local_training.LocalResult:
       def record(
@@ -228,12 +230,11 @@ def build_fed_agg(
         shared = zip(field.phi1[epoch], gradient)
         return tuple(tf.where(field.is_known, p, g) for p, g in shared), total
 
-      rate = first_rate(h) if field is None else rates[epoch]
       return local_training.train_client(
         model,
         weights,
         examples,
-        hyper_parameters.with_values(h, {"learning_rate": rate}),
+        hyper_parameters.with_values(h, {"learning_rate": rates[epoch]}),
         seed,
         adjust_gradient=record,
         carry=tree_math.zeros_like(start),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Optional
 
 import tensorflow as tf
@@ -18,7 +19,7 @@ from tff_algos.client_work import local_training, tree_math
 from tff_algos.client_work.local_sgd import WeightedLocalSgd
 from tff_algos.client_work.model_update import ClientResult, model_update
 from tff_algos.hyper_parameters import hparam
-from tff_algos.models.functional import Model
+from tff_algos.models.functional import Model, Weights
 from tff_algos.templates import composer, rounds
 from tff_algos.templates.algorithm import Algorithm
 
@@ -41,13 +42,16 @@ class FedAvgHparams(WeightedLocalSgd):
 
 
 def train_from_model(
-  model: Model, local_gradient: Optional[local_training.LocalGradient] = None
+  model: Model,
+  local_gradient: Optional[local_training.LocalGradient] = None,
+  pull_of: Callable[[Weights, Any], Optional[local_training.Pull]] = lambda x, h: None,
 ) -> rounds.ClientUpdate:
   """FedAvg's clients: local SGD from the model received, whose change is the message.
 
   Args:
     model: The model to train.
     local_gradient: As of `build_fed_avg`.
+    pull_of: `(x, h) -> Pull` of the local steps from the model received; default: none.
   """
 
   def client_update(
@@ -60,7 +64,7 @@ def train_from_model(
     start = received["model"]
     gradient_of = local_gradient and functools.partial(local_gradient, model, h)
     result = local_training.train_client(
-      model, start, examples, h, seed, gradient_of=gradient_of
+      model, start, examples, h, seed, gradient_of=gradient_of, pull=pull_of(start, h)
     )
     return model_update(h.client_weighting, start, result, examples, client_state)
 

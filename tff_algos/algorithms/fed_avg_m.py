@@ -93,7 +93,7 @@ def build_fed_avg_m(
     move = tree_math.add_scaled(
       variables.extra, h.server_learning_rate, aggregate["model"]
     )
-    moved = tree_math.add_scaled(variables.model, 1.0, move)
+    moved = tree_math.add_scaled(variables.model, 1.0, move)  # Of sums: see tree_math.
     return rounds.ServerVariables(moved, tuple(h.server_momentum * m for m in move))
 
   return composer.compose_process(

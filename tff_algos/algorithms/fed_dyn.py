@@ -122,7 +122,7 @@ def build_fed_dyn(
   def server_update(
     variables: rounds.ServerVariables,
     aggregate: rounds.Parts,
-    num_sampled: tf.Tensor,
+    num_accepted: tf.Tensor,
     h: FedDynHparams,
   ) -> rounds.ServerVariables:
     del h
@@ -130,8 +130,8 @@ def build_fed_dyn(
     mean_model = tree_math.add(variables.model, change)
     if not adds_dual:
       return rounds.ServerVariables(mean_model, ())
-    mean_dual = tree_math.add_scaled(variables.extra, num_sampled / num_clients, change)
-    model = tree_math.add_scaled(mean_model, 1.0, mean_dual)
+    mean_dual = tree_math.add_scaled(variables.extra, num_accepted / num_clients, change)
+    model = tree_math.add_scaled(mean_model, 1.0, mean_dual)  # Of sums: see tree_math.
     return rounds.ServerVariables(model, mean_dual)
 
   process = composer.compose_process(

@@ -7,18 +7,13 @@ Networks", MLSys 2020, Algorithm 2.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Optional
-
-import tensorflow as tf
+from typing import TYPE_CHECKING, Optional
 
 from tff_algos.algorithms import fed_avg
-from tff_algos.client_data import Examples
 from tff_algos.client_work import local_training
-from tff_algos.client_work.model_update import ClientResult, model_update
 from tff_algos.hyper_parameters import hparam
-from tff_algos.models.functional import Model
+from tff_algos.models.functional import Model, Weights
 from tff_algos.templates import composer, rounds
 from tff_algos.templates.algorithm import Algorithm
 
@@ -56,21 +51,10 @@ def build_fed_prox(
       step; default: that of the batch's mean loss.
   """
 
-  def client_update(
-    received: rounds.Parts,
-    client_state: Any,
-    examples: Examples,
-    seed: tf.Tensor,
-    h: FedProxHparams,
-  ) -> ClientResult:
-    start = received["model"]
-    pull = local_training.Pull(tuple(h.mu * x for x in start), strength=h.mu)
-    gradient_of = local_gradient and functools.partial(local_gradient, model, h)
-    result = local_training.train_client(
-      model, start, examples, h, seed, gradient_of=gradient_of, pull=pull
-    )
-    return model_update(h.client_weighting, start, result, examples, client_state)
+  def pull_of(start: Weights, h: FedProxHparams) -> local_training.Pull:
+    return local_training.Pull(tuple(h.mu * x for x in start), strength=h.mu)
 
+  client_update = fed_avg.train_from_model(model, local_gradient, pull_of)
   return composer.compose_process(
     model,
     hparams,

@@ -215,7 +215,7 @@ def build_client_update(
     seed: tf.Tensor,
     h: FedRegHparams,
   ) -> ClientResult:
-    start = tuple(received["model"])
+    start = received["model"]
     if h.pseudo_steps:
       data = pseudo_data_of(model, start, examples, seed, h)
 
@@ -226,7 +226,8 @@ def build_client_update(
       weights: Weights, batch: local_training.Batch
     ) -> tuple[Weights, tf.Tensor]:
       point = between(h.gamma, weights)
-      gradient, loss = gradients.batch_gradient(model, point, *batch[1:])
+      found = gradients.batch_gradient(model, point, batch.x, batch.y, batch.seed)
+      gradient, loss = found
       if modified_gradient and h.pseudo_steps:
         pseudo = data.rows(batch.rows)
         share = 1 / tf.cast(tf.shape(pseudo.targets)[-1], tf.float32)

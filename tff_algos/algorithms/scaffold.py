@@ -99,11 +99,7 @@ def build_scaffold(
     else:
       steps = local_training.effective_steps(result.num_steps, h.momentum)
       way = tree_math.subtract(start, result.weights)
-      renewed = tree_math.add_scaled(
-        target,
-        1 / (steps * h.learning_rate),
-        way,
-      )
+      renewed = tree_math.add_scaled(target, 1 / (steps * h.learning_rate), way)
     update = model_update(h.client_weighting, start, result, examples, renewed)
     change = tree_math.subtract(renewed, own_variate)
     return update._replace(
@@ -114,13 +110,13 @@ def build_scaffold(
   def server_update(
     variables: rounds.ServerVariables,
     aggregate: rounds.Parts,
-    num_sampled: tf.Tensor,
+    num_accepted: tf.Tensor,
     h: ScaffoldHparams,
   ) -> rounds.ServerVariables:
-    moved = fed_avg.move_by_mean(variables, aggregate, num_sampled, h)
+    moved = fed_avg.move_by_mean(variables, aggregate, num_accepted, h)
     return moved._replace(
       extra=tree_math.add_scaled(
-        variables.extra, num_sampled / num_clients, aggregate["control_variate"]
+        variables.extra, num_accepted / num_clients, aggregate["control_variate"]
       )
     )
 

@@ -1,7 +1,7 @@
 """The local training loop: one `tf.while_loop` over mini-batches held as tensors.
 
-An algorithm changes it by functions: most by `adjust_gradient` alone, whose memory from
-step to step is its `carry`.
+An algorithm changes it by functions; the memory of `adjust_gradient` and `note_direction`
+from step to step is its `carry`.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def train_client(
 ) -> LocalResult:
   """Trains on one client's examples by mini-batch SGD; the last short batch is kept.
 
-  One local step m = 1..K, with all norms over all weights together left to the caller:
+  One local step m = 1..K:
 
       g = gradient_of(w, batch) + pull.strength * w - pull.target
       g, carry = adjust_gradient(g, w, carry)

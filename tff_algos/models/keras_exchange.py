@@ -109,43 +109,18 @@ class _StatelessGenerator:
     )
 
   def random_normal(
-    self,
-    shape: Any,
-    mean: Any = 0.0,
-    stddev: Any = 1.0,
-    dtype: Any = None,
-    nonce: Any = None,
+    self, shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None
   ) -> tf.Tensor:
-    del nonce
     return tf.random.stateless_normal(
       shape, self._next_seed(), mean, stddev, dtype or tf.float32
     )
 
   def random_uniform(
-    self,
-    shape: Any,
-    minval: Any = 0.0,
-    maxval: Any = None,
-    dtype: Any = None,
-    nonce: Any = None,
+    self, shape: Any, minval: Any = 0.0, maxval: Any = None, dtype: Any = None
   ) -> tf.Tensor:
-    del nonce
     maxval = 1.0 if maxval is None else maxval
     return tf.random.stateless_uniform(
       shape, self._next_seed(), minval, maxval, dtype or tf.float32
-    )
-
-  def truncated_normal(
-    self,
-    shape: Any,
-    mean: Any = 0.0,
-    stddev: Any = 1.0,
-    dtype: Any = None,
-    nonce: Any = None,
-  ) -> tf.Tensor:
-    del nonce
-    return tf.random.stateless_truncated_normal(
-      shape, self._next_seed(), mean, stddev, dtype or tf.float32
     )
 
 

@@ -41,6 +41,26 @@ def check_labels(name: str, labels: NDArray[Any]) -> NDArray[np.int64]:
   return labels.astype(np.int64, copy=False)
 
 
+def check_groups(name: str, groups: NDArray[Any], num_examples: int) -> NDArray[np.int64]:
+  """Returns the groups as int64 if each example has one, from 0 without gaps."""
+  groups = as_array(name, "groups", groups)
+  if groups.shape != (num_examples,) or groups.dtype.kind not in "iu":
+    raise InputError(
+      f"{name}: groups must be {num_examples} integers, as there are labels, but have "
+      f"shape {groups.shape} and dtype {groups.dtype}: give one group per example."
+    )
+  groups = groups.astype(np.int64, copy=False)
+  # Not to count up to what may be an identifier of many digits.
+  is_too_high = groups.max() >= num_examples
+  if groups.min() < 0 or is_too_high or not np.bincount(groups).all():
+    raise InputError(
+      f"{name}: groups go from {groups.min()} to {groups.max()} with "
+      f"{len(np.unique(groups))} different numbers but must be numbered from 0 without "
+      "gaps: number them so."
+    )
+  return groups
+
+
 def check_disjoint(
   name: str, labels: NDArray[Any], num_clients: int, min_size: int = 1
 ) -> NDArray[np.int64]:

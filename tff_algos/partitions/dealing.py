@@ -68,7 +68,7 @@ def natural(
       "natural: these data do not say from whom each example is: give their groups (of a "
       "task, the Dataset's train_groups), or choose another split."
     )
-  groups = _check_groups(groups, len(labels))
+  groups = arguments.check_groups("natural", groups, len(labels))
   num_groups = int(groups.max()) + 1
   if num_clients > num_groups:
     raise InputError(
@@ -126,22 +126,3 @@ def shards(
   owner = np.full(len(labels), -1)
   owner[by_label] = np.repeat(deal, shard_size)
   return from_owner(owner, num_clients, rng)
-
-
-def _check_groups(groups: NDArray[Any], num_examples: int) -> NDArray[np.int64]:
-  groups = arguments.as_array("natural", "groups", groups)
-  if groups.shape != (num_examples,) or groups.dtype.kind not in "iu":
-    raise InputError(
-      f"natural: groups must be {num_examples} integers, as there are labels, but have "
-      f"shape {groups.shape} and dtype {groups.dtype}: give one group per example."
-    )
-  groups = groups.astype(np.int64, copy=False)
-  # Not to count up to what may be an identifier of many digits.
-  is_too_high = groups.max() >= num_examples
-  if groups.min() < 0 or is_too_high or not np.bincount(groups).all():
-    raise InputError(
-      f"natural: groups go from {groups.min()} to {groups.max()} with "
-      f"{len(np.unique(groups))} different numbers but must be numbered from 0 without "
-      "gaps: number them so."
-    )
-  return groups

@@ -197,6 +197,8 @@ def _deal_classes(
   Args:
     places: int64, shape [classes], at most num_clients each; the sum is a multiple of
       num_clients.
+    num_clients: at least 1.
+    rng: what draws.
 
   Returns:
     bool, shape [num_clients, classes], whose column sums are places.

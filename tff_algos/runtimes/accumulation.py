@@ -214,7 +214,7 @@ def _is_sum(aggregate: Node) -> bool:
   ):
     return False
   tensorflow = block.proto.tensorflow
-  given = [_node_of(name) for name in tracing.tensor_names(tensorflow.parameter)]
+  given = [name.split(":")[0] for name in tracing.tensor_names(tensorflow.parameter)]
   graph_def = tf.compat.v1.GraphDef.FromString(tensorflow.graph_def.value)
   functions = {f.signature.name: f for f in graph_def.library.function}
   arguments = {name: [name] for name in given}
@@ -223,10 +223,6 @@ def _is_sum(aggregate: Node) -> bool:
     sorted(_terms(result, graph_def.node, arguments, functions) or []) == sorted(pair)
     for *pair, result in sums
   )
-
-
-def _node_of(tensor_name: str) -> str:
-  return tensor_name.split(":")[0]
 
 
 def _terms(

@@ -83,13 +83,11 @@ def refuse_repeated_draws(block: tff.framework.ComputationBuildingBlock) -> None
         "The in_process runtime would draw a random value anew wherever it is used: draw "
         "it by tff.federated_eval at the server, or use the local_worker runtime."
       )
-    is_placed = tff.types.contains(value.type_signature, _is_placed)
+    is_placed = tff.types.contains(
+      value.type_signature, lambda t: isinstance(t, tff.FederatedType)
+    )
     if not is_placed and (used or _draws(value)):
       drawn[name] = 0
-
-
-def _is_placed(t: tff.Type) -> bool:
-  return isinstance(t, tff.FederatedType)
 
 
 def _references(block: tff.framework.ComputationBuildingBlock) -> list[str]:

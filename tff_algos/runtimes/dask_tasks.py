@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import sys
 import uuid
 from typing import Any, NamedTuple, Optional, Union
 
@@ -161,9 +160,7 @@ def peak_memory() -> int:
   """The most memory that this process held, in bytes."""
   import resource
 
-  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
-    1024 if sys.platform == "linux" else 1
-  )
+  return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def run_parts(computation: bytes, broadcast: Packed, job: Job) -> Done | Refused | Failed:

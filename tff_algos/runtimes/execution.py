@@ -13,14 +13,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.errors import UnsupportedComputationError
-from tff_algos.runtimes import (
-  accumulation,
-  blocks,
-  compiler,
-  planning,
-  tracing,
-  values,
-)
+from tff_algos.runtimes import accumulation, blocks, compiler, planning, tracing, values
 from tff_algos.runtimes.planning import Node, Step
 from tff_algos.runtimes.values import Struct
 

@@ -21,9 +21,8 @@ def of_cohort(
   """
   keys = seeds.client_seeds(seed, round_num, cohort)
   paths = (clients.path(clients.ids[place]) for place in cohort)
-  return [ClientInput(_named(path), key) for path, key in zip(paths, keys)]
-
-
-def _named(path: str) -> str | bytes:
   # TFF's worker takes text in ASCII alone, and any bytes.
-  return path if path.isascii() else path.encode()
+  return [
+    ClientInput(path if path.isascii() else path.encode(), key)
+    for path, key in zip(paths, keys)
+  ]

@@ -26,7 +26,6 @@ from tff_algos.simulation import (
   measurements,
   origin,
   schedules,
-  traffic,
 )
 from tff_algos.simulation.availability import Attendance, Availability
 from tff_algos.simulation.client_evaluation import EvaluateClients
@@ -230,7 +229,7 @@ def simulate(
     array_files.check_dtypes(client_state, "a client's state")
   adjust, run_round = _rates(process, settings), _rounds_of(process)
   labels = process.model.labels() if process.model else None
-  no_bytes = dict.fromkeys(traffic.record_columns(process), 0)
+  no_bytes = dict.fromkeys(measurements.traffic_columns(process), 0)
   alone = durable_files.alone(folder, "checkpoint_folder") if folder else nullcontext()
   with alone:
     store = ClientStateStore(
@@ -292,7 +291,10 @@ def simulate(
           **settings.availability.record(attendance),
           **measurements.of_aggregators(output.metrics),
           # Late results have been sent too.
-          **{**no_bytes, **traffic.record(crossing, len(cohort) + len(attendance.late))},
+          **{
+            **no_bytes,
+            **measurements.of_traffic(crossing, len(cohort) + len(attendance.late)),
+          },
         )
         is_last = stopping or done == settings.rounds
         if evaluate is not None and (is_last or done % settings.eval_every == 0):

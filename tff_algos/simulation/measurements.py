@@ -1,4 +1,4 @@
-"""What a round's record has of its metrics: of training, aggregators and evaluations."""
+"""What a round's record has of training, aggregators, evaluations and traffic."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tff_algos.errors import InputError
 from tff_algos.models.functional import Weights
 from tff_algos.simulation import client_evaluation, cohorts
 from tff_algos.simulation.client_evaluation import EvaluateClients
+from tff_algos.templates.ledger import RoundTraffic
 from tff_algos.templates.stateful_process import StatefulProcess
 
 if TYPE_CHECKING:
@@ -179,3 +180,21 @@ def of_clients(
     record.update(client_evaluation.record(group, values))
   record["client_evaluation_seconds"] = time.perf_counter() - start
   return record
+
+
+def of_traffic(traffic: RoundTraffic, num_clients: int) -> dict[str, int]:
+  """For a round's record: all clients' bytes, in all and by direction and part."""
+  columns = {}
+  for direction, parts in traffic._asdict().items():
+    columns[f"bytes_{direction}"] = num_clients * sum(parts.values())
+  for direction, parts in traffic._asdict().items():
+    for part, count in parts.items():
+      columns[f"bytes_{direction}_{part}"] = num_clients * count
+  return columns
+
+
+def traffic_columns(process: StatefulProcess) -> list[str]:
+  """The names that `of_traffic` gives in rounds of any kind."""
+  return sorted(
+    {name for kind in process.traffic.values() for name in of_traffic(kind, 1)}
+  )

@@ -75,10 +75,8 @@ class RecordWriter:
     if self._events is None:
       return
     events = os.path.join(self._run_dir, EVENTS)
-    with (
-      durable_files.writing(events),
-      self._events.as_default(step=record["round"]),
-    ):
+    step = self._events.as_default(step=record["round"])
+    with durable_files.writing(events), step:
       for name, value in record.items():
         if name != "round" and value is not None:
           tf.summary.scalar(name, float(value))

@@ -81,8 +81,8 @@ class Composition:
     self.client_type = initialize_client.type_signature.result
     self.files = client_readings.FromFiles(model.example_spec)
 
-  def norm_part(self, kind: str) -> str:
-    """The part of a kind of round that says an update's norm; "" without a limit."""
+  def add_norm_part(self, kind: str) -> str:
+    """Adds the part of a kind of round that says an update's norm; "" without a limit."""
     if self.norm_limit is None:
       return ""
     part = f"{norm_limits.PART}_{kind}" if kind else norm_limits.PART

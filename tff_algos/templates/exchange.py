@@ -41,7 +41,7 @@ class Exchange:
   def __init__(self, composition: Composition, kind: Round, name: str = ""):
     self._composition, self._round = composition, kind
     own = composition
-    self._norm_part = own.norm_part(name)
+    self._norm_part = own.add_norm_part(name)
 
     known_type = OrderedDict(
       variables=own.variables_type, hparams=own.hparams_type, round_num=np.int32

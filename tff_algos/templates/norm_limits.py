@@ -57,10 +57,8 @@ def drop_too_long(
 ) -> ClientWorkOutput:
   """Gives a client over the limit no weight but that of its norm; counts it."""
   kept = client_results.drop_unless(~too_long, output, old_client_state)
-  counts = OrderedDict(
-    kept.totals["counts"],
-    num_too_long=tf.cast(too_long, tf.int32),
-  )
+  num_too_long = tf.cast(too_long, tf.int32)
+  counts = OrderedDict(kept.totals["counts"], num_too_long=num_too_long)
   # Else a time in which all updates grow would never be taken note of.
   return kept._replace(
     message=OrderedDict(kept.message, **{part: output.message[part]}),
