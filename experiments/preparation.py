@@ -16,7 +16,7 @@ from tff_algos.aggregators import table as aggregators
 from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.errors import DamagedError, InputError
 from tff_algos.models.functional import Model
-from tff_algos.simulation import checkpoints, cohorts, loop, schedules
+from tff_algos.simulation import best_round, checkpoints, cohorts, loop, schedules
 from tff_algos.simulation.client_evaluation import Personalization
 from tff_algos.templates.rounds import AggregationFactory
 from tff_algos.templates.stateful_process import StatefulProcess
@@ -294,15 +294,14 @@ def newest_weights(
     kind = DamagedError if isinstance(error, DamagedError) else InputError
     raise kind(f"{run_dir}: {error}") from error
   if best:
-    kept = restored.best
-    if kept is None or kept.weights is None:
-      raise InputError(
-        f"The checkpoint of {run_dir} does not hold the model of its best round: take "
-        "its last one, without --best."
-      )
     # The last round may have been measured out of turn, for being the last.
-    last = restored.records[-1].get("test_accuracy")
-    if last is None or not last > kept.value:
+    kept = best_round.of_checkpoint(restored.best, restored.records, "accuracy")
+    if kept is None or kept.round_num < restored.round_num:
+      if kept is None or kept.weights is None:
+        raise InputError(
+          f"The checkpoint of {run_dir} does not hold the model of its best round: take "
+          "its last one, without --best."
+        )
       return RunWeights(kept.weights, kept.round_num)
   weights = process.get_model_weights(restored.state).trainable
   return RunWeights(tuple(weights), restored.round_num)

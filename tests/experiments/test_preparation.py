@@ -151,3 +151,23 @@ def test_best_weights_are_the_last_ones_if_these_were_measured_to_be_better(
   newest = preparation.newest_weights(str(tmp_path), {}, problem.model)
   assert newest.rounds == 3
   assert np.array_equal(newest.weights[0], found.weights[0]) == (best == 3)
+
+
+def test_the_only_round_that_was_measured_is_the_best(
+  problem, process, tmp_path, monkeypatch
+):
+  """Out of turn, for being the last."""
+  folder = os.path.join(tmp_path, CHECKPOINTS)
+  settings = loop.Settings(2, 2, eval_every=5, checkpoint_folder=folder)
+  done = loop.simulate(
+    process,
+    problem.directory,
+    settings,
+    evaluate=lambda weights: {"accuracy": 0.5},
+    keep_best="accuracy",
+  )
+  monkeypatch.setattr(preparation, "process_of", lambda *arguments: process)
+  found = preparation.newest_weights(str(tmp_path), {}, problem.model, best=True)
+  assert found.rounds == 2
+  for a, b in zip(found.weights, process.get_model_weights(done.state).trainable):
+    np.testing.assert_array_equal(a, b)

@@ -342,10 +342,18 @@ def _in_preprocess(shift):
   return keras_model, dict(preprocess=lambda x: x + shift)
 
 
-@pytest.mark.parametrize("build", [_in_a_list, _in_an_operation, _in_preprocess])
+def _in_a_layer_of_preprocess(shift):
+  keras_model = tf.keras.Sequential([_layers.Input([200]), _layers.Dense(_CLASSES)])
+  scale = _layers.Normalization(mean=shift.numpy(), variance=np.ones(200))
+  return keras_model, dict(preprocess=scale)
+
+
+@pytest.mark.parametrize(
+  "build", [_in_a_list, _in_an_operation, _in_preprocess, _in_a_layer_of_preprocess]
+)
 def test_tensor_that_is_no_attribute_is_refused(build):
   keras_model, options = build(tf.range(200.0))
-  with pytest.raises(InputError, match=r"\(200,\) that TFF cannot take along") as caught:
+  with pytest.raises(InputError, match=r"200,?\) that TFF cannot take along") as caught:
     keras.from_keras(keras_model, _WIDE, **options)
   assert "\n" not in str(caught.value)
 

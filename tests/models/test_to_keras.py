@@ -72,7 +72,27 @@ def _other_scale():
   return _model(network, 4, dtype=tf.uint8, preprocess=scale)
 
 
-_MODELS = [_pictures, _symbols, _shared_and_nested, _frozen, _other_scale]
+def _frozen_in_part():
+  both, attention = (
+    _layers.Bidirectional(_layers.LSTM(3)),
+    _layers.MultiHeadAttention(2, 3),
+  )
+  x = _layers.Input((5, 4))
+  network = tf.keras.Model(x, _layers.Dense(3)(both(attention(x, x))))
+  both.forward_layer.trainable = attention._query_dense.trainable = False
+  return _model(network, 5, 4)
+
+
+def _adapted_bins():
+  bins = _layers.Discretization(num_bins=4, output_mode="one_hot")
+  bins.adapt(np.random.default_rng(1).normal(0, 1, (50, 1)))
+  return _model(_sequential(_layers.Input((1,)), bins, _layers.Dense(3)), 1)
+
+
+_MODELS = [
+  *(_pictures, _symbols, _shared_and_nested, _frozen, _frozen_in_part),
+  *(_adapted_bins, _other_scale),
+]
 
 
 def _stored(model: functional.Model) -> np.ndarray:

@@ -390,6 +390,14 @@ def test_wrong_arguments_are_one_sentence(
     run_ours(scaffold, clients, Managers(tmp_path), **changed)
 
 
+def test_client_states_that_would_not_come_back_are_refused(
+  federated, clients, fed_avg, tmp_path
+):
+  process = fed_avg.recomposed(init_client=lambda: tf.zeros([2], tf.bfloat16))
+  with pytest.raises(tff_algos.InputError, match=r"^\w+ of a client's .* bfloat16"):
+    run_ours(process, clients, Managers(tmp_path))
+
+
 def test_source_of_a_folders_name_is_refused():
   with pytest.raises(tff_algos.InputError, match=r"clients must be a tff_algos\.ClientD"):
     tff_algos.ClientSource("folder")

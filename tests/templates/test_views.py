@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import os
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import tree
 
 import tff_algos
 from tff_algos.runtimes import runtime
+from tff_algos.simulation import measurements
 from tff_algos.templates import views
 
 _SPEC = tff_algos.ExampleSpec(
@@ -84,6 +86,45 @@ def test_a_learning_process_does_the_same_round(fed_avg, inputs):
   _assert_equal(found.metrics, expected.metrics)
   _assert_equal(view.get_model_weights(state), fed_avg.get_model_weights(state))
   assert view.get_hparams(state)["learning_rate"] == np.float32(_RATE)
+
+
+def test_a_learning_process_whose_metrics_are_a_number_is_simulated(inputs):
+  """It has nothing for a record."""
+  to_weights = tff.learning.models.ModelWeights
+
+  @tff.federated_computation
+  def initialize():
+    return tff.federated_value(0, tff.SERVER)
+
+  @tff.federated_computation(
+    tff.FederatedType(np.int32, tff.SERVER),
+    tff.FederatedType(tff.SequenceType(np.int32), tff.CLIENTS),
+  )
+  def next_fn(state, data):
+    count = tff.tensorflow.computation(lambda x: x + 1, np.int32)
+    new = tff.federated_map(count, state)
+    return tff.learning.templates.LearningProcessOutput(new, new)
+
+  @tff.tensorflow.computation(np.int32)
+  def get_weights(state):
+    return to_weights((tf.cast(state, tf.float32),), ())
+
+  @tff.tensorflow.computation(np.int32, get_weights.type_signature.result)
+  def set_weights(state, weights):
+    return state
+
+  process = tff_algos.from_learning_process(
+    tff.learning.templates.LearningProcess(initialize, next_fn, get_weights, set_weights),
+    _SPEC,
+    lambda examples, seed: tf.data.Dataset.from_tensor_slices(examples.y),
+  )
+  folder = os.path.dirname(os.path.dirname(inputs[0].path))
+  clients = tff_algos.ClientDirectory(folder)
+  done = tff_algos.simulate(process, clients, tff_algos.Settings(2, 2))
+  assert done.state == 2
+  assert measurements.training_columns(process) == []
+  assert measurements.aggregators_columns(process) == []
+  assert not [name for name in done.records[0] if name.startswith(("train", "aggreg"))]
 
 
 def test_no_learning_process_of_clients_with_a_state(scaffold):

@@ -133,6 +133,9 @@ def from_keras(
     keras_source=KerasSource(keras_model, trainable, held),
     **metric_options,
   )
+  if isinstance(preprocess, tf.keras.layers.Layer) and not preprocess.built:
+    # Else it would hold tensors of a trace.
+    preprocess.build((None, *example_spec.x.shape))
   if example_spec.x.dtype == tf.uint8 and preprocess is functional.scale_pictures:
     _check_embeds_nothing(keras_model, layers)
   traced = _trace(model, keras_model.name, training=True)
@@ -313,5 +316,5 @@ def _check_pure(traced: Any, name: str) -> None:
     raise InputError(
       f"The Keras model {name!r} or its preprocess uses a tensor of shape "
       f"{tuple(captured[0].shape)} that TFF cannot take along: make it an "
-      "attribute of a layer, or a NumPy array in preprocess."
+      "attribute of a layer of the model, or a NumPy array in preprocess."
     )

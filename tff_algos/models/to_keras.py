@@ -6,6 +6,7 @@ made here is a Keras model again: it holds weights, and takes inputs as they are
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -14,7 +15,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.errors import InputError
-from tff_algos.models import functional
+from tff_algos.models import functional, keras_exchange
+
+_DISCRETIZATION = tf.keras.layers.Discretization
 
 
 class KerasSource(NamedTuple):
@@ -133,13 +136,19 @@ class _Copy:
     self._values = values
     # By identity, as a layer may be at several places; with the weights it is to have.
     self._made: dict[int, tuple[tf.keras.layers.Layer, list[Any]]] = {}
+    # Of the same class, and so of the same parts, which a configuration has not frozen.
+    self._copies: list[tuple[tf.keras.layers.Layer, tf.keras.layers.Layer]] = []
 
   def of(self, network: tf.keras.Model) -> tf.keras.Model:
     """Copies a whole Keras model."""
     copied = self._network(network)
     for layer, weights in self._made.values():
       if weights:
-        layer.set_weights(weights)
+        with _unfrozen(layer):
+          layer.set_weights(weights)
+    for original, layer in self._copies:
+      for part, of_copy in zip(original._flatten_layers(), layer._flatten_layers()):
+        of_copy._trainable = part._trainable
     for layer in copied._flatten_layers():
       # What an adapted layer computes with, it makes of its weights.
       if isinstance(layer, tf.keras.layers.Normalization):
@@ -163,10 +172,19 @@ class _Copy:
   def _new(self, layer: tf.keras.layers.Layer) -> tuple[tf.keras.layers.Layer, list[Any]]:
     if isinstance(layer, tf.keras.Model):
       return self._network(layer), []
-    weights = [np.asarray(self._values.get(v.ref(), v)) for v in layer.weights]
+    with _unfrozen(layer):
+      weights = [np.asarray(self._values.get(v.ref(), v)) for v in layer.weights]
     if hasattr(layer, "standard_layer"):
       return _unbuilt(layer, *layer.standard_layer(weights))
-    return _from_config(layer), weights
+    copied = _from_config(layer)
+    self._copies.append((layer, copied))
+    return copied, [] if isinstance(layer, _DISCRETIZATION) else weights
+
+
+def _unfrozen(layer: tf.keras.layers.Layer) -> contextlib.AbstractContextManager[None]:
+  """Has its weights in the order that they have where no part of it is frozen."""
+  parts = layer._flatten_layers()
+  return keras_exchange.replaced([(vars(part), "_trainable", True) for part in parts])
 
 
 def _unbuilt(
@@ -183,7 +201,10 @@ def _unbuilt(
 
 def _from_config(layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
   try:
-    return type(layer).from_config(layer.get_config())
+    config = layer.get_config()
+    if isinstance(layer, _DISCRETIZATION):  # What it is adapted to is not among these.
+      config.update(num_bins=None, bin_boundaries=list(layer.bin_boundaries))
+    return type(layer).from_config(config)
   except (NotImplementedError, TypeError) as error:  # As Keras says of such a class.
     raise InputError(
       f"The layer {layer.name!r} cannot be copied: give its class {type(layer).__name__} "

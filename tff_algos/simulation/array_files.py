@@ -26,7 +26,7 @@ def check_dtypes(value: Any, what: str) -> None:
     if dtype.kind not in "biufcSU":  # Such as bfloat16, or strings of several lengths.
       raise InputError(
         f"{name} of {what} is of dtype {dtype}, which checkpoints do not hold: keep it "
-        "as another, such as float32, or run without a checkpoint_folder."
+        "as another, such as float32, or simulate without a checkpoint_folder."
       )
 
 

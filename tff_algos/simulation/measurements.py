@@ -69,11 +69,12 @@ def training_columns(process: StatefulProcess) -> list[str]:
   return list(names)
 
 
-def of_aggregators(metrics: Mapping[str, Any]) -> dict[str, Any]:
+def of_aggregators(metrics: Any) -> dict[str, Any]:
   """The scalars that aggregators measure, such as how many updates were clipped."""
+  measured = metrics.get("aggregator", ()) if isinstance(metrics, Mapping) else ()
   return {
     name: np.asarray(value).item()
-    for name, value in _leaves(metrics.get("aggregator", ()), "aggregator")
+    for name, value in _leaves(measured, "aggregator")
     if np.ndim(value) == 0
   }
 
@@ -82,10 +83,8 @@ def aggregators_columns(process: StatefulProcess) -> list[str]:
   """The names that `of_aggregators` gives in rounds of any kind."""
   names: dict[str, None] = {}
   for next_fn in process.next_fns.values():
-    metrics = dict(
-      tff.structure.iter_elements(next_fn.type_signature.result.metrics.member)
-    )
-    for name, leaf in _leaves(metrics.get("aggregator", ()), "aggregator"):
+    metrics = next_fn.type_signature.result.metrics.member
+    for name, leaf in _leaves(getattr(metrics, "aggregator", ()), "aggregator"):
       if leaf.shape == ():
         names[name] = None
   return list(names)

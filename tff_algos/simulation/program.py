@@ -19,7 +19,7 @@ import tree
 
 from tff_algos.errors import InputError, check_is, check_whole_number, first_line
 from tff_algos.runtimes import private_apis
-from tff_algos.simulation import cohorts
+from tff_algos.simulation import array_files, cohorts
 from tff_algos.simulation import origin as origins
 from tff_algos.simulation.client_files import ClientFiles
 from tff_algos.simulation.client_source import ClientSource, ClientSourceIterator
@@ -146,6 +146,7 @@ async def train_with_client_states(
   cohorts.check_population(train_process.population, clients.num_examples)
   materialize = tff.program.materialize_value
   initial = await materialize(train_process.initialize_client())
+  array_files.check_dtypes(initial, "a client's state")
   start = await materialize(train_process.initialize())
   tunable = await materialize(train_process.get_hparams(start))
   origin = KeptOrigin(origins.of_process(train_process, tunable))
