@@ -140,7 +140,7 @@ def _beside() -> Table:
   for setting, partition, beside in (
     (_LINEAR, "iid", _ON_MNIST),
     (_LINEAR, "shards2", _ON_MNIST),
-    (_CNN, "iid", {"fedavg": _ON_MNIST["fedavg"]}),
+    (_CNN, "iid", _ON_MNIST),
     (_CNN, "shards2", _ON_MNIST),
     (_CIFAR10, "iid", _ON_CIFAR10),
   ):
