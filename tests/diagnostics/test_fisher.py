@@ -12,6 +12,7 @@ import pytest
 import replay
 import tensorflow as tf
 
+from tff_algos import client_data
 from tff_algos.algorithms import fed_reg
 from tff_algos.client_data import ClientInput
 from tff_algos.diagnostics import fisher
@@ -88,6 +89,24 @@ def test_of_pseudo_data_is_taken_after_one_step_with_soft_labels(in_process, pro
   wanted = flat[0] - w_s * flat[2] - w_p * flat[3]
   found_flat = np.concatenate([v.ravel() for v in local])
   np.testing.assert_allclose(found_flat, wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_pseudo_data_are_as_the_network_takes_them(in_process, problem, tmp_path):
+  """They are made behind the preprocessing, which is not done to them once more."""
+  plain = problem.model
+  x, y = problem.directory.examples("1", plain.example_spec)
+  clients = {"half": (x // 2, y), "whole": (x // 2 * 2, y)}
+  folder = client_data.write_clients(tmp_path, clients, plain.example_spec)
+  halving = dataclasses.replace(plain, preprocess=lambda x: plain.preprocess(x) / 2)
+  hparams = fed_reg.FedRegHparams(clip_range="none")
+  found = [
+    fisher.build_pseudo_fisher(model, hparams)(
+      model.initial_weights,
+      ClientInput(folder.path(client), problems.client_seed(0, 0, 1)),
+    ).fisher
+    for model, client in ((halving, "whole"), (plain, "half"))
+  ]
+  np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-10)
 
 
 def test_pseudo_data_must_be_made(problem):

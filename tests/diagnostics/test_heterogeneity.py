@@ -31,6 +31,8 @@ def _dirichlet_counts(num_clients: int) -> np.ndarray:
     ([[4, 0, 0], [0, 0, 4]], 1.0),
     # Global (3/4, 1/4): the clients are 1/4 and 3/4 away, each client counts once.
     ([[3, 0], [0, 1]], 0.5),
+    # Global (4/6, 2/6), not the clients' mean (1/3, 2/3): 1/3, and 2/3 twice.
+    ([[4, 0], [0, 1], [0, 1]], 5 / 9),
     ([[2, 1, 0]], 0.0),
   ],
 )
@@ -119,8 +121,10 @@ def test_heat_map_groups_thousands_of_clients(drawn, tmp_path):
   # most 9, are a single class.
   np.testing.assert_allclose(columns.sum(axis=0), 1)
   assert np.count_nonzero(columns.max(axis=0) == 1) >= 191
+  # By class, then by size, the largest first.
+  order = np.lexsort((-sizes, counts.argmax(axis=1)))
   heights = size_axes.patches[0].get_data().values
-  np.testing.assert_array_equal(np.sort(heights), np.sort(counts.sum(axis=1)))
+  np.testing.assert_array_equal(heights, sizes[order])
 
 
 @pytest.mark.parametrize("num_clients, shown", [(20, 20), (30, 20)])
