@@ -105,6 +105,11 @@ def test_shallow_layers_end_with_the_last_one_that_learns_features(
   assert all("dense" in name for name in names[num_shallow:])
 
 
+def test_layers_that_learn_features_may_have_names_of_ones_own():
+  names = ["Conv_1/kernel", "Conv_1/bias", "MyLSTM/kernel", "head/kernel"]
+  assert PartialBroadcast(names).num_shallow == 3
+
+
 # --- A boundary by name -----------------------------------------------------------------
 
 

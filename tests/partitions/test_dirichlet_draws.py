@@ -95,6 +95,14 @@ def test_dirichlet_draws_again_until_min_size():
   assert min(free) < 150 <= min(kept)
 
 
+@pytest.mark.parametrize("split", ["dirichlet", "dirichlet_by_class"])
+def test_every_client_may_have_min_size_and_no_more(split):
+  """Where all of 4 clients must have a fourth of the 40 examples."""
+  labels = np.repeat(np.arange(2), 20)
+  drawn = partitions.SPLITS[split].function(labels, 4, seed=0, beta=1e6, min_size=10)
+  assert sizes_of(drawn).tolist() == [10] * 4
+
+
 def test_dirichlet_says_what_to_change_when_min_size_is_out_of_reach():
   # About half of the 30 clients want the class of one example.
   labels = shuffled([1000, 1])

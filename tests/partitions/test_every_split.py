@@ -8,6 +8,7 @@ from split_laws import ALL, equal
 
 from tff_algos import partitions
 from tff_algos.errors import InputError
+from tff_algos.partitions import arguments
 
 
 @pytest.mark.parametrize("spec", ALL)
@@ -19,6 +20,11 @@ def test_is_a_pure_function_of_its_seed(spec, mnist):
   np.random.seed(1)
   assert equal(first, partitions.partition(spec, mnist, 20, 3))
   assert not equal(first, partitions.partition(spec, mnist, 20, 4))
+
+
+def test_splits_of_one_seed_share_no_draws():
+  draws = [arguments.generator(name, 3).random(8) for name in partitions.NAMES]
+  assert len(np.unique(draws)) == 8 * len(partitions.NAMES)
 
 
 @pytest.mark.parametrize("spec", ALL)
