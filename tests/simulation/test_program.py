@@ -151,6 +151,42 @@ def test_a_program_is_the_simulation(
   assert losses == [record["train_loss"] for record in expected.records]
 
 
+@pytest.mark.parametrize("run", [run_tffs, run_ours])
+def test_the_model_is_released_every_ten_rounds_and_in_the_end(
+  run, federated, clients, fed_avg, tmp_path
+):
+  managers = Managers(tmp_path)
+  run(fed_avg, clients, managers, train_total_rounds=11)
+  released = {f"training_checkpoint_round_{k}" for k in (10, 11)}
+  assert set(managers.models.values()) == released
+  assert set(managers.metrics.values()) == set(range(1, 12))
+
+
+class Holds(tff.program.FileProgramStateManager):
+  """Also holds what it was given, as one that writes later would."""
+
+  def __init__(self, folder):
+    super().__init__(folder)
+    self.held = {}
+
+  async def save(self, program_state, version):
+    self.held[version] = program_state
+    await super().save(program_state, version)
+
+
+def test_what_was_saved_stays_as_it_was(federated, clients, scaffold, tmp_path):
+  manager = Holds(str(tmp_path))
+  run_ours(scaffold, clients, Managers(tmp_path), program_state_manager=manager)
+  for version, state in manager.held.items():
+    assert state.round_num == version
+    source = tff_algos.ClientSource(clients, SEED).iterator()
+    for _ in range(version):
+      source.select(PER_ROUND)
+    assert state.data_iterator == source
+  counts = [len(state.client_states.leaves) for state in manager.held.values()]
+  assert counts[0] == 0 and counts[1] == PER_ROUND
+
+
 @pytest.mark.parametrize("run, name", CASES)
 def test_a_program_that_died_goes_on(
   run, name, federated, clients, simulated, tmp_path, request
