@@ -114,3 +114,12 @@ def test_what_is_read_is_what_was_written_also_by_older_versions(tmp_path, has_n
   for a, b in zip(tree.flatten(found), tree.flatten(state)):
     np.testing.assert_array_equal(a, b)
     assert a.dtype == b.dtype
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (2, 4), (1, 3), (3, 2), (6,), (2, 3, 1)])
+def test_an_array_of_another_shape_is_of_another_run(tmp_path, shape):
+  """Whether it has less room than what was written, or more."""
+  path = str(tmp_path / "state.npz")
+  _save(path, np.zeros((2, 3), np.float32), None)
+  with pytest.raises(InputError, match="belongs to another run"):
+    _load(path, np.zeros(shape, np.float32))

@@ -161,13 +161,15 @@ def test_swapped_files_stop_the_run_before_they_are_first_read(
   assert len(begun) == first
 
 
+@pytest.mark.parametrize("every", [2, 3])
 def test_client_that_is_only_evaluated_is_looked_at_before_the_round(
-  in_process, federation, process_of, clients, tmp_path
+  in_process, federation, process_of, clients, tmp_path, every
 ):
-  """Its file is not there when clients are evaluated again, after round 4."""
+  """Its file is not there when clients are evaluated again, after the last round, 4."""
   evaluate = client_evaluation.build_client_evaluation(federation.model)
+  folder = str(tmp_path / "c")
   settings = loop.Settings(
-    4, 2, held_out_clients=1, eval_clients_every=2, checkpoint_folder=str(tmp_path / "c")
+    4, 2, held_out_clients=1, eval_clients_every=every, checkpoint_folder=folder
   )
   training = settings.attendance(6, 0)
   [held_out] = set(range(6)).difference(
@@ -175,15 +177,17 @@ def test_client_that_is_only_evaluated_is_looked_at_before_the_round(
   )
   assert held_out not in training.taking_part
   path = pathlib.Path(clients.path(clients.ids[held_out]))
+  begun = []
   with pytest.raises(DamagedError, match=f"'client {held_out}' .* in round 4: .* not th"):
     loop.simulate(
       process_of("fedgg"),
       clients,
       settings,
       evaluate_clients=evaluate,
+      before_round=begun.append,
       on_round=_after(3, path.unlink),
     )
-  assert checkpoints.rounds_done(str(tmp_path / "c")) == 3
+  assert len(begun) == checkpoints.rounds_done(folder) == 3
 
 
 def test_broken_while_clients_are_evaluated_it_is_told_too(
