@@ -798,6 +798,24 @@ def test_run_that_failed_in_a_round_and_was_resumed_is_the_unbroken_run(
   _assert_same_run(process, resumed, unbroken(name), tmp_path)
 
 
+def test_round_that_fails_after_a_checkpoint_leaves_the_one_before_it(
+  process_of, federation, unbroken, tmp_path
+):
+  """With its clients' states, which are to go with the next checkpoint only."""
+  process = process_of("fedgg")
+
+  def fail(start):
+    if start.rounds_done == 4:
+      raise OSError("the disk is gone")
+
+  with pytest.raises(OSError, match="the disk is gone"):
+    _run(process, federation, tmp_path, before_round=fail)
+  (tmp_path / "round_0000004" / "server.npz").unlink()
+  with pytest.warns(InputWarning, match="checkpoint before is taken, round_0000002"):
+    resumed = _run(process, federation, tmp_path, resume=True)
+  _assert_same_run(process, resumed, unbroken("fedgg"), tmp_path)
+
+
 @pytest.mark.parametrize("what", ["server", "clients"])
 def test_evaluation_that_fails_leaves_the_rounds_before(
   notes, federation, tmp_path, what
@@ -995,7 +1013,8 @@ def test_process_of_tffs_has_no_training_loss_without_examples():
 def test_measurements_that_are_no_numbers_are_left_out():
   """Such as TFF's samples of the clients' metrics."""
   sampled = dict(loss=[0.1, 0.2], current_round_metrics={"loss": [0.1]})
-  train = dict(sampled, accuracy=np.float32(0.5), each=np.zeros(3, np.float32))
+  arrays = dict(each=np.zeros(3, np.float32), of_one=np.zeros(1, np.float32))
+  train = dict(sampled, accuracy=np.float32(0.5), **arrays)
   found = measurements.of_training(dict(client_work=dict(train=train)))
   assert found == {"train_accuracy": 0.5}
 
