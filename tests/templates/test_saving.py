@@ -64,6 +64,8 @@ def test_a_loaded_process_is_the_process(model, clients, tmp_path):
   tff_algos.save_process(process, path)
   loaded = tff_algos.load_process(path)
   assert loaded.schedule == process.schedule and len(set(loaded.schedule)) == 2
+  assert list(loaded.next_fns) == list(process.next_fns)
+  assert loaded.next.type_signature == process.next.type_signature
   assert loaded.traffic == process.traffic
   assert loaded.privacy is None and loaded.model is None
   expected = tff_algos.simulate(process, clients, _SETTINGS)
@@ -75,6 +77,21 @@ def test_a_loaded_process_is_the_process(model, clients, tmp_path):
     found.state, {"learning_rate": 0.5, "server_learning_rate": 1.0}
   )
   assert loaded.get_hparams(changed)["learning_rate"] == 0.5
+
+
+@pytest.mark.parametrize("element_spec", [None, _SPEC._asdict()], ids=["pair", "mapping"])
+def test_rounds_over_data_sets_are_kept(model, tmp_path, element_spec):
+  process = tff_algos.over_datasets(tff_algos.build_fed_avg(model), element_spec)
+  tff_algos.save_process(process, tmp_path / "file")
+  loaded = tff_algos.load_process(tmp_path / "file")
+  x = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+  content = {"x": x, "y": np.array([0, 1, 1, 0, 1], np.int32)}
+  elements = tuple(content.values()) if element_spec is None else content
+  data = [tf.data.Dataset.from_tensor_slices(elements)]
+  state = process.initialize()
+  found, expected = (each.next(state, [()], data) for each in (loaded, process))
+  assert_same(found.state, expected.state)
+  assert not np.array_equal(found.state.variables.model[0], state.variables.model[0])
 
 
 def test_privacy_is_kept(model, tmp_path):
