@@ -120,6 +120,19 @@ def test_predictions_on_stored_inputs_are_the_models(build, tmp_path):
   assert sorted(names) == sorted(model.weight_names)
 
 
+def test_a_layer_may_be_a_nested_models_too():
+  """Without a file, as Keras does not open what it writes of such a model."""
+  shared, given = _layers.Dense(4, "tanh"), _layers.Input((4,))
+  inner = _sequential(_layers.Input((4,)), shared, _layers.Dense(4, "tanh"))
+  outputs = _layers.Dense(3)(inner(shared(given)))
+  model = _model(tf.keras.Model(given, outputs), 4)
+  weights, x = _trained(model), _stored(model)
+  expected = model.predict(weights, x, False, tf.constant([0, 0]))
+  found = to_keras(model, weights)
+  np.testing.assert_allclose(found(x, training=False), expected, rtol=1e-6, atol=1e-6)
+  assert len(found.trainable_variables) == len(weights)
+
+
 @pytest.mark.parametrize("build", _MODELS)
 def test_the_keras_model_that_was_given_stays_as_it_was(build):
   model = build()
@@ -132,6 +145,7 @@ def test_the_keras_model_that_was_given_stays_as_it_was(build):
     np.testing.assert_array_equal(a, b)
   owned = {id(v) for v in given.weights}
   assert not owned & {id(v) for v in made.weights}
+  assert all(layer is not model.preprocess for layer in made.layers)
 
 
 def test_what_is_frozen_is_as_it_was_when_the_model_was_made():

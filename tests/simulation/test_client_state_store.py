@@ -320,7 +320,9 @@ def test_those_used_last_are_kept_in_memory(tmp_path):
   store.get([1])
   store.put([3], [_state(3)])
   assert list(store._kept) == [1, 3]
+  store.put([1], [_state(4)])
   _assert_same(store.get([2])[0], _state(2))
+  assert list(store._kept) == [1, 2]
 
 
 def test_full_disk_undoes_all_since_the_last_save_and_no_later_one_hides_it(tmp_path):
