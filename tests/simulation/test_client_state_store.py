@@ -163,6 +163,16 @@ def test_only_changed_states_are_written_and_old_ones_go(tmp_path):
   assert _rows(tmp_path, "SELECT count(*) FROM states") == [(4,)]
 
 
+def test_states_written_several_times_between_saves_are_there_once(tmp_path):
+  """As where there is room for one in memory."""
+  store = _store(tmp_path, memory_bytes=1)
+  for value in range(5):
+    store.put([1, 2], [_state(value), _state(value + 0.5)])
+  store.save(1)
+  assert _rows(tmp_path, "SELECT count(*) FROM states") == [(2,)]
+  _assert_holds(store, {1: 4, 2: 4.5})
+
+
 @pytest.mark.parametrize("floats, page_bytes", [(2**14 - 1, 2**12), (2**14, 2**16)])
 def test_large_states_have_large_pages(tmp_path, floats, page_bytes):
   store = _store(tmp_path, np.zeros(floats, np.float32))
