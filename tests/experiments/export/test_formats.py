@@ -164,6 +164,21 @@ def test_what_is_trained_can_be_restored_elsewhere(case, trainer, tmp_path):
   np.testing.assert_array_equal(found, trained)
 
 
+def test_every_weight_comes_back_also_frozen_ones_and_those_of_equal_names(tmp_path):
+  inner = tf.keras.Sequential([_layers.Input([4]), _layers.Dense(4, name="same")])
+  first = _layers.Dense(4, name="same", trainable=False)
+  network = tf.keras.Sequential([_layers.Input([4]), first, inner, _layers.Dense(3)])
+  draw = np.random.default_rng(0)
+  network.set_weights([draw.normal(size=w.shape) for w in network.get_weights()])
+  before, made = network.get_weights(), signatures.training(network).signatures
+  place = tf.constant(f"{tmp_path}/weights")
+  assert made["save"](place)["num_arrays"] == 6
+  network.set_weights([np.zeros_like(w) for w in before])
+  assert made["restore"](place)["num_arrays"] == 6
+  for found, expected in zip(network.get_weights(), before):
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_dropout_is_at_work_in_a_step_on_the_device_and_in_no_prediction():
   """With a rate of 0 nothing else could change from call to call."""
   network = tf.keras.Sequential(
@@ -304,3 +319,11 @@ def test_example_inputs_are_what_a_model_takes(case):
   assert inputs.dtype == case.inputs.dtype
   assert (inputs.min(), inputs.max()) == ((0, 255) if inputs.ndim == 4 else (0, 8))
   np.testing.assert_array_equal(program.example_inputs(case.keras_model, 50), inputs)
+
+
+def test_example_inputs_are_symbols_that_every_embedding_has():
+  inputs = tf.keras.Input((5,), dtype=tf.int32)
+  both = [_layers.Embedding(number, 3)(inputs) for number in (9, 4)]
+  keras_model = tf.keras.Model(inputs, _layers.Dense(2)(_layers.Add()(both)))
+  found = program.example_inputs(keras_model, 50)
+  assert (found.min(), found.max()) == (0, 3)
