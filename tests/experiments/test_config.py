@@ -210,6 +210,7 @@ def test_nothing_ends_a_run_whose_rule_is_taken_away():
   held = dataclasses.asdict(_make(stop_at="loss:0.5", patience=3))
   assert _make(held=held).stop_rule() == StopRule("loss", 0.5, 3)
   assert _make(held=held, stop_at="").stop_rule() == StopRule("accuracy", None, 3)
+  assert _make(held=held, patience=0).stop_rule() == StopRule("loss", 0.5)
   assert _make(held=held, stop_at="", patience=0).stop_rule() is None
 
 
@@ -224,6 +225,7 @@ def test_an_accuracy_that_no_model_reaches_is_no_target(target):
 def test_targets_of_other_metrics_may_be_any():
   assert _make(stop_at="loss:95").stop_rule() == StopRule("loss", 95.0)
   assert _make(stop_at="accuracy:1").stop_rule() == StopRule("accuracy", 1.0)
+  assert _make(target_accuracy=1.0).target_accuracy == 1
 
 
 # --- A config.json that somebody has changed ------------------------------------------

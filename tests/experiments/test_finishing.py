@@ -14,19 +14,19 @@ from tff_algos.simulation.availability import Availability, ClientDurations
 def test_epsilon_is_of_the_client_that_has_uploaded_most_often_also_too_late():
   availability = Availability(0.2, ClientDurations(10.0), 9.0)
   settings = loop.Settings(12, 3, seed=2, availability=availability)
+  loaded = types.SimpleNamespace(clients=range(5))
+  prepared = types.SimpleNamespace(settings=settings, loaded=loaded)
+  mechanism = accounting.GaussianMechanism(1.0, 2, 1e-5)
   uploads: collections.Counter = collections.Counter()
   in_time: collections.Counter = collections.Counter()
   for done in range(12):
     attendance = settings.attendance(5, done)
     uploads.update([*attendance.taking_part, *attendance.late])
     in_time.update(attendance.taking_part)
-  most = max(uploads.values())
+    most = max(uploads.values())
+    assert finishing._privacy(prepared, mechanism, done + 1) == dict(
+      epsilon=accounting.epsilon(1.0, 2 * most, 1e-5),
+      delta=1e-5,
+      most_participations=most,
+    )
   assert most > max(in_time.values())  # Else it would show nothing.
-  loaded = types.SimpleNamespace(clients=range(5))
-  prepared = types.SimpleNamespace(settings=settings, loaded=loaded)
-  mechanism = accounting.GaussianMechanism(1.0, 2, 1e-5)
-  assert finishing._privacy(prepared, mechanism, 12) == dict(
-    epsilon=accounting.epsilon(1.0, 2 * most, 1e-5),
-    delta=1e-5,
-    most_participations=most,
-  )

@@ -17,6 +17,7 @@ from experiments.forgetting import meter, program
 from experiments.forgetting.asked import Asked
 from tff_algos.diagnostics import fisher, forgetting
 from tff_algos.errors import InputError
+from tff_algos.simulation import cohorts
 
 _HPARAMS = {
   "fedavg": dict(epochs=1),
@@ -101,6 +102,10 @@ def test_measures_goes_on_and_refuses_other_settings(read_table, capsys, tmp_pat
   assert [(r["round"], r["algorithm"]) for r in before] == [
     (t, name) for t in "23" for name in ("fedavg", "fedavg", "fedreg", "fedreg")
   ]
+  for t in (2, 3):
+    places = cohorts.uniform_cohort(12, 2, seed=0, round_num=t - 2)
+    clients = [r["client"] for r in before if r["round"] == str(t)]
+    assert clients == 2 * [f"client_{place}" for place in places]
   # Both are measured on the same clients and start from the same global model.
   for column in ("client", "loss_before"):
     assert [r[column] for r in before[:2]] == [r[column] for r in before[2:4]]
