@@ -31,6 +31,12 @@ def test_table_by_hand(read_table):
   assert "0.50 (median), 0.25 to 0.75" in records.table(_ROWS, found)
 
 
+def test_who_forgets_nothing_has_no_increase(read_table):
+  [line, _] = read_table(records.table([*_ROWS, records.Row(4, "fedavg", "c", 1, 1)], []))
+  # Increases of 2, -1/4 and 0.
+  assert line == ["fedavg", "0.833", "1.417", "0.583", "0.000", "33 %"]
+
+
 def test_where_a_local_model_diverged_nobody_is_counted(read_table):
   rows = [*_ROWS, records.Row(4, "fedavg", "c", 0.5, float("nan"))]
   [line, other] = read_table(records.table(rows, []))
@@ -72,12 +78,13 @@ def test_names_of_clients_are_written_in_any_locale(tmp_path):
 def test_band_is_of_the_quartiles(rounds):
   axes = figure.Figure().subplots()
   values = [9.0, 1.0, 3.0, 2.0, 4.0]  # In order 1, 2, 3, 4, 9.
+  more = [10.0 * k for k in range(len(rounds))]  # Than in the first round.
   places = np.repeat(rounds, len(values))
-  records._band(axes, list(places), values * len(rounds))
+  records._band(axes, list(places), [v + m for m in more for v in values])
   [line], [band] = axes.lines, axes.collections
-  assert list(line.get_ydata()) == [3.0] * len(rounds)
+  assert list(line.get_ydata()) == [3.0 + m for m in more]
   [path, *_] = band.get_paths()
-  assert set(path.vertices[:, 1]) == {2.0, 4.0}
+  assert set(path.vertices[:, 1]) == {v + m for v in (2.0, 4.0) for m in more}
 
 
 def test_pictures_are_drawn_of_one_and_of_several_rounds(tmp_path):
