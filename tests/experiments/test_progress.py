@@ -130,3 +130,11 @@ def test_without_a_terminal_a_round_is_a_line_or_nothing(capsys, quiet):
   out, err = capsys.readouterr()
   assert out == ("" if quiet else "round 1: train loss 0.5000, 2.00 s/round\n")
   assert err == ""
+
+
+def test_a_bar_begins_with_the_rounds_that_are_done(monkeypatch, capsys):
+  monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True, raising=False)
+  shown = progress.Progress(5)
+  shown.start(3)
+  shown.close()
+  assert "round 3/5 |" in capsys.readouterr().err
