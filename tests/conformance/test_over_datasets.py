@@ -107,10 +107,11 @@ def test_a_client_without_examples_counts_for_nothing(federate, name):
   assert counted["loss"] == expected["loss"]
 
 
-@pytest.mark.parametrize("label", [-1, 10**6])
+@pytest.mark.parametrize("label", [-1, None, 10**6])
 def test_a_label_that_the_model_has_not_fails_the_round(federate, label):
-  """Also of pFedGP, whose loss takes any number for a class."""
+  """Also of pFedGP, whose loss takes any number for a class; None: the first beyond."""
   files = federate("pfedgp")
+  label = files.process.model.labels().stop if label is None else label
   over = tff_algos.over_datasets(files.process)
   x, y = (np.array(part) for part in files.problem.clients[0])
   y[1] = label
