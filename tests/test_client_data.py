@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import tempfile
+import warnings
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
-from tff_algos import client_data
+from tff_algos import client_arrays, client_data
 from tff_algos.errors import DamagedError, InputError, InputWarning
 from tff_algos.models.functional import ExampleSpec
 
@@ -759,3 +760,12 @@ def test_digest_is_of_what_the_files_hold(tmp_path):
     for name, b in (("one", x), ("again", x), ("other", x + 1))
   ]
   assert digests[0] == digests[1] != digests[2]
+
+
+def test_of_complex_numbers_those_without_an_imaginary_part_are_held():
+  """And NumPy, which warns where it cuts one off, has nothing to warn of."""
+  with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    cast, is_held = client_arrays.cast_and_held(np.array([2 + 0j, 1 + 2j]), tf.float32)
+  assert cast.dtype == np.float32 and cast[0] == 2
+  assert is_held.tolist() == [True, False]
