@@ -173,7 +173,8 @@ def test_digits_split_is_always_the_same():
 
 
 def _labels(count: int, num_classes: int) -> np.ndarray:
-  return np.arange(count) * 3 % num_classes
+  """Of many classes not the first, which a split need not have."""
+  return (np.arange(count) * 3 + 1) % num_classes
 
 
 def _pictures(count: int, *shape: int) -> np.ndarray:
@@ -347,6 +348,13 @@ def test_tfds_set_is_prepared_from_the_download_cache(
   _assert_split(data.test_x, data.test_y, _TEST, shape, num_classes)
   assert (data.num_classes, data.note) == (num_classes, "")
   assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_whether_tfds_asks_googles_bucket_is_as_before(monkeypatch, tmp_path, before):
+  monkeypatch.setattr(gcs_utils, "_is_gcs_disabled", before)
+  tfds_images.find_builder("mnist", str(tmp_path))
+  assert gcs_utils._is_gcs_disabled is before
 
 
 def test_tfds_prepared_data_need_no_archives_and_keep_their_order(
