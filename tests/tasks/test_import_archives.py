@@ -98,6 +98,17 @@ def test_damaged_file_in_the_cache_is_replaced(content, builder, folder):
   assert first.archive.path.read_bytes() == b"pictures"
 
 
+def test_what_tfds_noted_of_a_file_that_is_gone_is_not_kept(builder, folder):
+  """It may be cut short too, or of another name."""
+  archive = import_archives.import_archives(builder, folder)[0].archive
+  note = archive.path.with_name(f"{archive.path.name}.INFO")
+  for noted in ("", note.read_text().replace("images.gz", "older.gz")):
+    archive.path.unlink()
+    note.write_text(noted)
+    import_archives.import_archives(builder, folder)
+    assert resource.read_info_file(archive.path)["original_fname"] == "images.gz"
+
+
 def test_missing_file_is_named_and_nothing_left(builder, folder, tmp_path):
   (folder / "labels.gz").unlink()
   [problem] = _import_fails(builder, folder)
