@@ -38,13 +38,6 @@ def test_normal_numbers_have_mean_and_deviation(generator):
   _assert_moments(generator.random_normal(_SHAPE, mean=2.0, stddev=3.0).numpy(), 2, 3)
 
 
-def test_truncated_normal_numbers_are_within_two_deviations(generator):
-  found = generator.truncated_normal(_SHAPE, mean=2.0, stddev=3.0).numpy()
-  assert np.abs(found - 2).max() <= 6
-  # Cut at two deviations, they have 0.8796 of the deviation.
-  _assert_moments(found, 2, 3 * 0.8796)
-
-
 def test_dropout_drops_what_its_noise_shape_holds_together(generator):
   """As SpatialDropout does with a whole channel."""
   found = generator.dropout(tf.ones([4, 50, 8]), rate=0.5, noise_shape=(4, 1, 8)).numpy()
@@ -53,8 +46,7 @@ def test_dropout_drops_what_its_noise_shape_holds_together(generator):
 
 
 def test_each_draw_is_another_one(generator):
-  draws = [generator.random_normal([100]).numpy() for _ in range(3)]
-  draws.append(generator.random_normal([100], nonce=1).numpy())
+  draws = [generator.random_normal([100]).numpy() for _ in range(4)]
   assert len(np.unique(draws)) == 400
   first, second = (generator.make_seed_for_stateless_op().numpy() for _ in range(2))
   assert not np.array_equal(first, second)
