@@ -120,6 +120,36 @@ def test_predictions_on_stored_inputs_are_the_models(build, tmp_path):
   assert sorted(names) == sorted(model.weight_names)
 
 
+class _Pair(_layers.Layer):
+  """Two layers with statistics, in one."""
+
+  def __init__(self, **options):
+    super().__init__(**options)
+    self.first = _layers.BatchNormalization()
+    self.second = _layers.BatchNormalization()
+
+  def call(self, x):
+    return self.second(self.first(x, training=False), training=False)
+
+  def get_config(self):
+    return {"trainable": self.trainable}
+
+
+def test_parts_of_a_frozen_layer_keep_their_own_weights():
+  """Keras lists them part by part, and of a layer that is trained statistics last."""
+  pair = _Pair()
+  network = _sequential(_layers.Input((4,)), pair, _layers.Dense(3))
+  draw = np.random.default_rng(3)
+  for weight in pair.weights:
+    weight.assign(draw.uniform(0.5, 2, weight.shape))
+  pair.trainable = False
+  model = _model(network, 4)
+  weights, x = _trained(model), _stored(model)
+  expected = model.predict(weights, x, False, tf.constant([0, 0]))
+  found = to_keras(model, weights)
+  np.testing.assert_allclose(found(x, training=False), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_a_layer_may_be_a_nested_models_too():
   """Without a file, as Keras does not open what it writes of such a model."""
   shared, given = _layers.Dense(4, "tanh"), _layers.Input((4,))
