@@ -98,6 +98,12 @@ def test_late_are_those_after_the_deadline():
   assert free.seconds == max(seconds.values())
 
 
+def test_what_comes_at_the_deadline_is_in_time():
+  always = ClientDurations(10.0, sigma=0.0, speed_sigma=0.0)
+  found = Availability(0.0, always, 10.0).attendance([2, 0], 0, 0)
+  assert found == ([2, 0], [], [], 10.0)
+
+
 def test_who_has_dropped_out_is_not_late_too():
   both = Availability(0.5, ClientDurations(10.0), 8.0).attendance(_EVERYONE, 0, 0)
   only = Availability(0.0, ClientDurations(10.0), 8.0).attendance(_EVERYONE, 0, 0)
