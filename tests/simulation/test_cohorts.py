@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from tff_algos.errors import InputError
-from tff_algos.simulation import cohorts
+from tff_algos.simulation import cohorts, seeds
 from tff_algos.templates.stateful_process import Population
 
 
@@ -101,6 +101,15 @@ def test_held_out_clients_are_the_last_of_a_permutation():
     assert list(training) == sorted(training) and list(held_out) == sorted(held_out)
     assert set(held_out) <= set(cohorts.held_out_clients(10, 9, 3))
   assert all(type(place) is int for place in cohorts.training_clients(10, 4, 3))
+
+
+@pytest.mark.parametrize("num_clients, count, seed", [(10, 4, 3), (30, 1, 8)])
+def test_held_out_clients_stay_the_ones_that_a_seed_gave(num_clients, count, seed):
+  """Else an earlier run would be evaluated on clients that trained its model."""
+  order = seeds.generator(seed, "held out", num_clients).permutation(num_clients)
+  assert list(cohorts.held_out_clients(num_clients, count, seed)) == sorted(
+    order[-count:].tolist()
+  )
 
 
 def test_each_client_is_held_out_as_often():
