@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import os
 import subprocess
 import sys
 import threading
@@ -478,6 +479,38 @@ def test_is_a_few_results_ahead_at_most():
     assert result == number
     assert len(begun) <= number + 4
   context.close()
+
+
+def test_who_has_not_begun_when_a_round_ends_does_not_begin():
+  """As after an error: of a thousand clients it would be long until that is said."""
+  begun: list[int] = []
+  is_ending = threading.Event()
+
+  def work(device, number):
+    begun.append(number)
+    if number:  # It holds the only thread until the round ends.
+      is_ending.wait(30)
+    return number
+
+  context = in_process.InProcessContext(num_threads=1)
+  results = context._in_order(work, range(100))
+  assert next(results) == 0
+  threading.Timer(0.5, is_ending.set).start()
+  results.close()  # Which waits for the one that has begun.
+  assert 2 not in begun
+  context.close()
+
+
+@pytest.mark.parametrize(
+  "device, num_devices, num_threads",
+  [("CPU:0", 1, 8), ("CPU:1", 3, 2), ("CPU:0", 9, 1), ("GPU:1", 2, 1)],
+)
+def test_cores_are_shared_out_over_the_devices(
+  monkeypatch, device, num_devices, num_threads
+):
+  """Of 8 cores; on a GPU it is one client at a time."""
+  monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
+  assert in_process._default_threads(device, num_devices) == num_threads
 
 
 @pytest.mark.parametrize("own", [0, 3])
