@@ -14,6 +14,7 @@ import sys
 import textwrap
 import threading
 import time
+import types
 
 import numpy as np
 import pytest
@@ -411,6 +412,23 @@ def test_worker_that_died_is_replaced_a_bounded_number_of_times(tmp_path):
     with pytest.raises(errors.WorkerLostError, match="died 2 times"):
       _add_one(3)
   finally:
+    worker.close()
+    tff.framework.set_default_context(before)
+
+
+def test_worker_that_answers_no_more_ends_when_it_is_replaced(tmp_path):
+  """It would hold its memory and its port until the program ends."""
+  before = private_apis.default_context()
+  worker = local_worker.LocalWorker(str(tmp_path / "log"))
+  first = worker.worker
+  try:
+    tff.framework.set_default_context(worker.context)
+    first.stub = types.SimpleNamespace(is_ready=False)  # As without a connection.
+    assert _add_one(1) == 2
+    assert worker.worker is not first
+    assert not first.is_alive
+  finally:
+    first.stop()
     worker.close()
     tff.framework.set_default_context(before)
 
