@@ -138,6 +138,15 @@ def test_resumed_run_writes_each_round_once(tmp_path):
   assert all(len(values) == 1 for values in found.values())
 
 
+def test_events_of_before_go_whatever_the_folders_name(tmp_path):
+  """Brackets are a pattern's; TensorBoard would show the rounds done twice as two."""
+  folder = tmp_path / "betas=[0.1]"
+  folder.mkdir()
+  for _ in range(2):
+    _write(folder, [], [_record(1)]).close()
+  assert len(os.listdir(folder / "tensorboard")) == 1
+
+
 def test_nothing_is_written_outside_the_folder_and_closing_twice_is_fine(tmp_path):
   folder = tmp_path / "run"
   folder.mkdir()
