@@ -609,6 +609,22 @@ def test_serves_threads_that_have_no_context_of_their_own(outside, monkeypatch):
     private_apis.serve_other_threads(elsewhere[-1])
 
 
+def test_what_serves_threads_is_what_was_installed_last_of_those_there(
+  outside, monkeypatch
+):
+  served = []
+  monkeypatch.setattr(runtime, "_EVERYWHERE", [])
+  monkeypatch.setattr(private_apis, "serve_other_threads", served.append)
+  create = runtime.create_runtime
+  with create() as first, create() as second, create() as third:
+    assert served == [first.context, second.context, third.context]
+    third.close()
+    assert served[-1] is second.context
+    first.close()
+    assert served[-1] is second.context
+  assert served[-1] is None
+
+
 def test_runs_inside_of_an_event_loop(outside):
   async def work():
     return _add_one(5)
