@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import logging
 import multiprocessing
@@ -190,6 +191,17 @@ def test_a_computation_is_sent_once_and_planned_once(on_cluster, monkeypatch):
   for _ in range(3):
     compute([1, 2, 3])
   assert len(sent) == len(planned) == 1
+
+
+def test_the_last_of_many_computations_stay_planned(monkeypatch):
+  """Else each part of a round would have it planned and traced anew."""
+  monkeypatch.setattr(dask_worker, "_PLANS", collections.OrderedDict())
+  monkeypatch.setattr(dask_worker, "_MOST_PLANS", 2)
+  monkeypatch.setattr(dask_worker.private_apis, "parse_computation", lambda b: b)
+  monkeypatch.setattr(execution, "Plan", lambda comp, is_compiled: object())
+  first, _, third = (dask_worker.plan_of(name) for name in (b"1", b"2", b"3"))
+  assert dask_worker.plan_of(b"3") is third
+  assert dask_worker.plan_of(b"1") is not first
 
 
 def test_a_clients_own_error_names_the_client(on_cluster):
@@ -393,6 +405,22 @@ def test_a_client_of_ones_own_is_left_open(client):
     assert _sum()([1])[1] == 2
   assert client.status == "running"
   assert client.submit(lambda: 3).result() == 3
+
+
+def test_peak_memory_is_that_of_all_workers(on_cluster):
+  """Here both are this process, whose peak never falls."""
+  before = dask_tasks.peak_memory()
+  assert on_cluster.worker_peak_memory() >= 2 * before
+
+
+def test_nothing_is_left_in_the_folder_after_a_round(client, tmp_path):
+  """What clients are given and give may be as large as the models of them all."""
+  context = dask_context.DaskContext(client, 1, str(tmp_path))
+  with tff.framework.get_context_stack().install(context):
+    doubled, total = _sum()([1, 2, 3])
+  assert (list(doubled), total) == ([2, 4, 6], 12)
+  assert not list(tmp_path.iterdir())
+  context.close()
 
 
 def test_nothing_is_left_on_the_cluster(client):
