@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
+import types
 
 import pytest
 from training import metrics, place, read_json
+
+from experiments import trackers
 
 _SMALL = ("--num_clients=4", "--clients_per_round=2", "--epochs=1", "--partition=iid")
 
@@ -90,6 +94,27 @@ def test_a_tracker_is_told_of_settings_rounds_and_the_end(tracked):
   assert str(run_dir / "summary.json") in files
   assert calls[-1] == ["mlflow", "end", "FINISHED"]
   assert not events  # It was not asked for.
+
+
+@pytest.mark.parametrize(
+  "summary, status",
+  [
+    ({"stopped_early": False}, "FINISHED"),
+    ({"stopped_early": True}, "KILLED"),
+    (None, "FAILED"),
+  ],
+)
+def test_mlflow_is_told_how_a_run_has_ended(monkeypatch, summary, status):
+  """One that was stopped has a summary too, and is to go on."""
+  ended: list[str] = []
+  mlflow = types.SimpleNamespace(
+    start_run=lambda run_id: run_id, log_dict=lambda *_: None, end_run=ended.append
+  )
+  monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+  tracker = trackers._MLflow()
+  tracker.start("run", {}, "m1")
+  tracker.end(summary, [])
+  assert ended == [status]
 
 
 def test_a_resumed_run_goes_on_with_its_tracked_run(tracked):
