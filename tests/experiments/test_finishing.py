@@ -30,3 +30,13 @@ def test_epsilon_is_of_the_client_that_has_uploaded_most_often_also_too_late():
       most_participations=most,
     )
   assert most > max(in_time.values())  # Else it would show nothing.
+
+
+def test_without_noise_there_is_no_epsilon():
+  """JSON has no infinity."""
+  loaded = types.SimpleNamespace(clients=range(2))
+  prepared = types.SimpleNamespace(settings=loop.Settings(3, 2), loaded=loaded)
+  mechanism = accounting.GaussianMechanism(0.0, 2, 1e-5)
+  assert finishing._privacy(prepared, mechanism, 3) == dict(
+    epsilon=None, delta=1e-5, most_participations=3
+  )
