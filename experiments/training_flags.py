@@ -193,17 +193,18 @@ def given_hparams(row: Algorithm) -> dict[str, Any]:
   """The hyper-parameters of an algorithm that the parsed flags give."""
   given = {}
   for field in dataclasses.fields(row.hparams_class):
-    value = flags.FLAGS[flag_name(row, field.name)].value
+    flag = flag_name(row, field.name)
+    value = flags.FLAGS[flag].value
     if value is not None:
-      given[field.name] = hparam_value(field, value)
+      given[field.name] = hparam_value(flag, field, value)
   return given
 
 
-def hparam_value(field: dataclasses.Field, value: Any) -> Any:
+def hparam_value(flag: str, field: dataclasses.Field, value: Any) -> Any:
   """A hyper-parameter as its class takes it, of what its flag has parsed."""
   if not field.metadata["optional"]:
     return value
   try:
     return read_hparam(field, value)
   except ValueError as error:
-    raise InputError(f"--{field.name} {error}.") from None
+    raise InputError(f"--{flag} {error}.") from None

@@ -97,6 +97,7 @@ _FULL = "No space left on device"
     (OSError(errno.ENOSPC, _FULL), errno.ENOSPC),
     (OSError(errno.EDQUOT, "Disk quota exceeded", "/a/file.unfinished"), errno.EDQUOT),
     (PermissionError(errno.EACCES, "Permission denied", "/a/file"), errno.EACCES),
+    (OSError(errno.EIO, "Input/output error", b"/a/other"), errno.EIO),
     (tf.errors.ResourceExhaustedError(None, None, f"/a/file; {_FULL}"), errno.ENOSPC),
     (OSError(f"Can't write data (error message = '{_FULL}', ...)"), errno.ENOSPC),
     (sqlite3.OperationalError("database or disk is full"), errno.ENOSPC),
@@ -115,6 +116,7 @@ def test_error_of_the_disk_names_what_was_written(error, number):
   [
     FileNotFoundError(errno.ENOENT, "No such file", "/a/file"),
     OSError(errno.ENOSPC, _FULL, "/b/file"),
+    OSError(errno.ENOSPC, _FULL, "/ab/file"),
     tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor"),
     sqlite3.OperationalError("database is locked"),
     ValueError("inside"),

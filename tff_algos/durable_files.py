@@ -76,8 +76,9 @@ def writing(path: str) -> Iterator[None]:
   except Exception as error:
     number = _disk_error(error)
     named = getattr(error, "filename", None) or path
-    folder = os.path.dirname(os.path.abspath(path))
-    if number is None or not os.path.abspath(named).startswith(folder):
+    folder = os.path.join(os.path.dirname(os.path.abspath(path)), "")
+    named = os.path.join(os.path.abspath(os.fsdecode(named)), "")
+    if number is None or not named.startswith(folder):
       raise
     raise OSError(number, os.strerror(number), path) from error
 

@@ -177,7 +177,7 @@ def _axes(words: Sequence[str], rows: Sequence[Algorithm]) -> dict[str, list[Any
       except (ValueError, TypeError) as error:
         raise InputError(f"--grid={name}: {part!r} cannot be used: {error}.") from error
       if name in hparams:
-        value = training_flags.hparam_value(hparams[name], value)
+        value = training_flags.hparam_value(name, hparams[name], value)
       parsed.append(value)
     _check_once(f"--grid={name}", parsed)
     axes[name] = parsed

@@ -1620,4 +1620,18 @@ FAULTS = (
     "",
     _of("simulation/test_loop.py", "fails_after_a_checkpoint or checkpoint"),
   ),
+  Fault(
+    "dask: fewer threads than jobs that wait",
+    "tff_algos/runtimes/dask_context.py",
+    "max(0, most - len(waiting))",
+    "most - len(waiting)",
+    _of("runtimes/test_dask.py", "lose_threads"),
+  ),
+  Fault(
+    "a disk's error in a folder whose name begins alike",
+    "tff_algos/durable_files.py",
+    'folder = os.path.join(os.path.dirname(os.path.abspath(path)), "")',
+    "folder = os.path.dirname(os.path.abspath(path))",
+    ("tests/test_durable_files.py",),
+  ),
 )

@@ -112,6 +112,7 @@ def test_mechanism_of_a_process_counts_the_releases_of_all_rounds(rounds, releas
     (1.0, 1, -1e-5),
     (1.0, 1, math.nan),
     (1.0, math.inf, 1e-5),
+    (1.0, -math.inf, 1e-5),
     (1.0, math.nan, 1e-5),
     # Also where the answer would not depend on it.
     (1.0, 0, 0.0),
@@ -124,3 +125,12 @@ def test_refuses_arguments_out_of_range(arguments):
   message = str(error.value)
   assert "delta in (0, 1)" in message and message.endswith(".")
   assert all(str(argument) in message for argument in arguments)
+
+
+@pytest.mark.parametrize(
+  "sigma, num_releases",
+  [pytest.param(1e200, 1, id="noise"), pytest.param(1.0, 10**400, id="releases")],
+)
+def test_numbers_too_large_to_compute_with_are_one_sentence(sigma, num_releases):
+  with pytest.raises(ValueError, match="so large that epsilon cannot be computed"):
+    accounting.epsilon(sigma, num_releases, 1e-5)

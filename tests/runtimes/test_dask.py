@@ -71,6 +71,26 @@ def test_clients_get_what_is_theirs(on_cluster, count):
   assert total == count * (count - 1)
 
 
+def test_a_cluster_may_lose_threads_while_more_jobs_wait_than_it_now_takes(
+  client, monkeypatch
+):
+  context, given = dask_context.DaskContext, []
+  submit = context._submit_jobs
+
+  def note_and_submit(self, *arguments):
+    given.append(arguments)
+    return submit(self, *arguments)
+
+  def threads(self):
+    return dict.fromkeys(self._threads(), 1 if given else 20)
+
+  monkeypatch.setattr(context, "_submit_jobs", note_and_submit)
+  monkeypatch.setattr(context, "_threads_in_use", threads)
+  with tff_algos.create_runtime("dask", client=client, clients_per_part=1):
+    doubled, _ = _sum()(list(range(90)))
+  assert list(doubled) == [2 * n for n in range(90)]
+
+
 def test_order_of_a_sum_is_that_of_in_process(client):
   written = tff.tensorflow.computation(
     lambda a, b: tf.strings.join(["(", a, "+", b, ")"]), (np.str_, np.str_)

@@ -448,6 +448,13 @@ def test_what_the_picture_of_the_traffic_shows(tmp_path, monkeypatch):
   assert figure.get_suptitle() == "a title"
 
 
+def test_run_in_which_nothing_crossed_has_no_picture_of_its_traffic(tmp_path):
+  path = tmp_path / "traffic.png"
+  rounds = [dict(_sent(1, down_model=0, up_model=0), test_accuracy=0.5)]
+  records.draw_traffic(rounds, str(path), title="a title")
+  assert not path.exists()
+
+
 def test_run_that_was_never_measured_has_no_picture_of_its_traffic(tmp_path):
   path = tmp_path / "traffic.png"
   for rounds in ([], [_sent(1, down_model=4), _sent(2, down_model=4)]):

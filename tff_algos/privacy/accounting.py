@@ -28,12 +28,12 @@ def epsilon(noise_multiplier: float, num_releases: int, delta: float) -> float:
     Epsilon >= 0; infinity without noise.
 
   Raises:
-    InputError: An argument is no number or out of range.
+    InputError: An argument is no number, out of range or too large to compute with.
   """
   check_number("noise_multiplier", noise_multiplier)
   check_number("num_releases", num_releases)
   check_number("delta", delta)
-  is_whole = math.isfinite(num_releases) and num_releases == int(num_releases)
+  is_whole = -math.inf < num_releases < math.inf and num_releases == int(num_releases)
   if not (noise_multiplier >= 0 and num_releases >= 0 and is_whole and 0 < delta < 1):
     raise InputError(
       "noise_multiplier must be >= 0, num_releases a whole number >= 0 and delta in "
@@ -48,8 +48,14 @@ def epsilon(noise_multiplier: float, num_releases: int, delta: float) -> float:
 
   accountant = dp_accounting.rdp.RdpAccountant()
   mechanism = dp_accounting.GaussianDpEvent(noise_multiplier)
-  accountant.compose(mechanism, int(num_releases))
-  return float(accountant.get_epsilon(delta))
+  try:
+    accountant.compose(mechanism, int(num_releases))
+    return float(accountant.get_epsilon(delta))
+  except OverflowError as error:
+    raise InputError(
+      "noise_multiplier or num_releases is so large that epsilon cannot be computed: "
+      "give a smaller one."
+    ) from error
 
 
 class GaussianMechanism(NamedTuple):

@@ -154,7 +154,8 @@ class DaskContext(PlannedContext):
     def give_out() -> None:
       threads = self._threads_in_use()
       most = max(_FEWEST_AT_ONCE, 2 * sum(threads.values()))
-      batch = list(itertools.islice(jobs, most - len(waiting)))
+      # Of workers that are lost more may wait.
+      batch = list(itertools.islice(jobs, max(0, most - len(waiting))))
       workers = workers_for(batch, threads, waiting)
       waiting.extend(self._submit_jobs(call, batch, workers))
 

@@ -213,7 +213,7 @@ def draw_traffic(records: Sequence[Record], path: str, *, title: str) -> None:
   """
   measured = any(r.get("test_accuracy") is not None for r in records)
   by_part = bytes_by_part(records)
-  if not measured or not any(by_part.values()):
+  if not measured or not any(sum(parts.values()) for parts in by_part.values()):
     return
   figure = Figure(figsize=(10, 4.2), layout="constrained")
   grid = figure.add_gridspec(1, 2, width_ratios=(3, 2))
