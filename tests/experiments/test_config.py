@@ -66,10 +66,10 @@ def test_hparams_of_another_type_are_refused(word, said):
 def test_an_optional_flag_is_of_its_fields_type():
   row = algorithms_registry.get("own_algorithms:good")
   fields = {field.name: field for field in dataclasses.fields(row.hparams_class)}
-  assert training_flags.hparam_value(fields["clip"], "0.5") == 0.5
-  assert training_flags.hparam_value(fields["clip"], "inf") is None
-  with pytest.raises(InputError, match=r"^--clip must be a number or inf; found 'x'\.$"):
-    training_flags.hparam_value(fields["clip"], "x")
+  assert training_flags.hparam_value("good_clip", fields["clip"], "0.5") == 0.5
+  assert training_flags.hparam_value("good_clip", fields["clip"], "inf") is None
+  with pytest.raises(InputError, match=r"^--good_clip must be .* or inf; found 'x'\.$"):
+    training_flags.hparam_value("good_clip", fields["clip"], "x")
 
 
 @pytest.mark.parametrize("file", ["docs/training.md", "experiments/run_options.py"])
