@@ -121,6 +121,12 @@ def test_a_choice_is_a_flag_without_a_value_and_a_number_one_with(run_forked, tm
   assert (hparams["is_doubled"], hparams["clip"]) == (True, 0.5)
 
 
+def test_a_number_that_is_none_is_told_by_its_flag(run_forked, tmp_path):
+  flags = ["--algorithm=own_algorithms:good", "--task=own_tasks:good"]
+  done = run_forked(*flags, "--good_clip=high", cwd=tmp_path)
+  assert done.status == 2 and done.err.startswith("--good_clip "), done
+
+
 def test_what_it_measures_is_in_the_table(run_forked, tmp_path):
   """In the place of the loss its clients' steps: 10 examples each, in batches of 5."""
   run_dir, where = place(tmp_path)
