@@ -23,7 +23,6 @@ from tff_algos.errors import InputError
 BEGIN = "<!-- Written by binaries/state_of_results.py -->"
 END = "<!-- Until here -->"
 
-
 _HEAD = (
   "paper",
   "table or figure",
