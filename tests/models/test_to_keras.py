@@ -89,9 +89,23 @@ def _adapted_bins():
   return _model(_sequential(_layers.Input((1,)), bins, _layers.Dense(3)), 1)
 
 
+def _adapted_bins_before():
+  bins = _layers.Discretization(num_bins=4, output_mode="one_hot")
+  bins.adapt(np.random.default_rng(1).normal(0, 1, (50, 1)))
+  before = _sequential(_layers.Input((1,)), bins, _layers.Rescaling(2.0))
+  network = _sequential(_layers.Input((4,)), _layers.Dense(3))
+  return _model(network, 1, preprocess=before)
+
+
+def _layers_before():
+  before = _sequential(_layers.Rescaling(2.0), _layers.Rescaling(1.0, -0.5))
+  network = _sequential(_layers.Input((4,)), _layers.Dense(3))
+  return _model(network, 4, preprocess=before)
+
+
 _MODELS = [
   *(_pictures, _symbols, _shared_and_nested, _frozen, _frozen_in_part),
-  *(_adapted_bins, _other_scale),
+  *(_adapted_bins, _adapted_bins_before, _layers_before, _other_scale),
 ]
 
 

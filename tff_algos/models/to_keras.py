@@ -116,6 +116,8 @@ def keras_weights(keras_model: tf.keras.Model) -> tff.learning.models.ModelWeigh
 
 def _preprocessed(model: functional.Model, inputs: Any) -> Any:
   """The inputs behind the layer that does what `model.preprocess` does."""
+  if getattr(model.preprocess, "_is_graph_network", False):
+    return _Copy({}).of(model.preprocess)(inputs)
   if isinstance(model.preprocess, tf.keras.layers.Layer):
     return _from_config(model.preprocess)(inputs)
   if model.preprocess is not functional.scale_pictures:
