@@ -1618,7 +1618,7 @@ FAULTS = (
     f"{_SIMULATION}loop.py",
     "        saved = done\n",
     "",
-    _of("simulation/test_loop.py", "fails_after_a_checkpoint or checkpoint"),
+    _of("simulation/test_loop.py", "leaves_the_one_before"),
   ),
   Fault(
     "dask: fewer threads than jobs that wait",
