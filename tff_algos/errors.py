@@ -57,3 +57,11 @@ def check_is(name: str, value: Any, public: type, package: str = "tff_algos") ->
   """Raises `InputError` unless the value is of a class that the package has."""
   if not isinstance(value, public):
     raise InputError(f"{name} must be a {package}.{public.__name__}; found {value!r}.")
+
+
+def check_function(name: str, value: Any, such_as: str = "") -> None:
+  """Raises `InputError` unless the value can be called; `such_as`: words on which."""
+  if not callable(value):  # Often data, of which no message could hold the text.
+    raise InputError(
+      f"{name} must be a function{such_as}; found a {type(value).__name__}."
+    )

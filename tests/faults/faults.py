@@ -58,8 +58,8 @@ FAULTS = (
   Fault(
     "fedprox: the given aggregator ignored",
     f"{_ALGORITHMS}fed_prox.py",
-    "model_aggregator or rounds.mean()",
-    "rounds.mean()",
+    "OrderedDict(model=model_aggregator)",
+    "OrderedDict(model=None)",
     _of("conformance/test_built_anew.py", "takes_the_given"),
   ),
   Fault(

@@ -126,6 +126,27 @@ def test_label_that_a_loss_of_ones_own_refuses_is_told_with_its_client(
   assert "\n" not in str(caught.value)
 
 
+def test_input_that_an_embedding_lacks_is_told_with_its_client(runtime, tmp_path):
+  """`preprocess` may number the inputs anew, so that it is not known before."""
+  spec = tff_algos.ExampleSpec(tf.TensorSpec([2], tf.int32), tf.TensorSpec([], tf.int32))
+  layers = [
+    tf.keras.layers.Input([2], dtype=tf.int32),
+    tf.keras.layers.Embedding(5, 3),
+    tf.keras.layers.Flatten(),
+    tf.keras.layers.Dense(2),
+  ]
+  process = tff_algos.build_fed_avg(
+    tff_algos.from_keras(tf.keras.Sequential(layers), spec)
+  )
+  data = {str(i): ([[0, 4], [2, 3 + 2 * (i == 2)]], [0, 1]) for i in range(4)}
+  clients = client_data.write_clients(str(tmp_path / "clients"), data, spec)
+  with pytest.raises(InputError) as caught:
+    _run(process, clients, tmp_path / "checkpoints", per_round=4)
+  told = f"'2' cannot be trained on in round 1: {clients.path('2')} has the input 5, but "
+  assert f"{told}the model's embedding takes 0..4;" in str(caught.value)
+  assert "\n" not in str(caught.value)
+
+
 def _swap(clients, one: str, other: str):
   a, b = (pathlib.Path(clients.path(client)) for client in (one, other))
   a.rename(a.with_name("x"))

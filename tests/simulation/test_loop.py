@@ -371,7 +371,7 @@ def test_rule_needs_its_metric(notes, federation):
     ),
     (dict(availability=None), "availability must be a tff_algos.Availability; .* None"),
     (dict(stop="accuracy:0.9"), "stop must be a tff_algos.StopRule; .*'accuracy:0.9'"),
-    (dict(learning_rate_schedule="cosine"), "must be a function .* found 'cosine'"),
+    (dict(learning_rate_schedule="cosine"), "must be a function .* found a str"),
     (dict(checkpoint_folder="ram://a/b"), "must be a local folder, .*ram://a/b"),
   ],
 )
@@ -467,8 +467,14 @@ def test_resumed_run_has_the_hyper_parameters_it_began_with(
     loop.simulate(other, federation.clients, settings, resume=True)
 
 
-@pytest.mark.parametrize("name", ["evaluate", "evaluate_clients"])
-def test_evaluation_that_is_no_function_is_refused(notes, federation, name):
+@pytest.mark.parametrize(
+  "name",
+  [
+    *("evaluate", "evaluate_clients"),
+    *("on_start", "before_round", "on_round", "should_stop"),
+  ],
+)
+def test_what_is_no_function_is_refused(notes, federation, name):
   with pytest.raises(InputError, match=f"^{name} must be a function.* found a tuple"):
     loop.simulate(notes, federation.clients, _settings(1), **{name: (1, 2)})
   assert notes.rounds == []

@@ -439,7 +439,7 @@ def test_aggregators_without_names_are_refused():
     _compose(aggregators=tff_algos.mean())
 
 
-@pytest.mark.parametrize("factory", ["clipping", type(tff_algos.mean())])
+@pytest.mark.parametrize("factory", ["clipping", [], type(tff_algos.mean())])
 def test_aggregator_that_is_no_factory_is_refused(factory):
   with pytest.raises(tff_algos.InputError, match="must be an aggregation factory"):
     tff_algos.build_fed_avg(_model(), model_aggregator=factory)

@@ -306,7 +306,7 @@ def build_fed_agg(
     hparams,
     rounds=rounds.Round(client_update, server_update, distribute, estimation),
     aggregators=OrderedDict(
-      model=model_aggregator or rounds.mean(),
+      model=model_aggregator,
       **{part: rounds.mean() for part in others},
     ),
     init_server=init_server,

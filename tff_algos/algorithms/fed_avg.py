@@ -108,7 +108,7 @@ def build_fed_avg(
     model,
     hparams,
     rounds=rounds.Round(train_from_model(model, local_gradient), move_by_mean),
-    aggregators=OrderedDict(model=model_aggregator or rounds.mean()),
+    aggregators=OrderedDict(model=model_aggregator),
   )
 
 

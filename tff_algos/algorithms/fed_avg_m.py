@@ -100,7 +100,7 @@ def build_fed_avg_m(
     model,
     hparams,
     rounds=rounds.Round(train_from_model(model), server_update, distribute),
-    aggregators=OrderedDict(model=model_aggregator or rounds.mean()),
+    aggregators=OrderedDict(model=model_aggregator),
     init_server=init_server,
   )
 

@@ -162,7 +162,7 @@ def build_fed_curv(
     hparams,
     rounds=rounds.Round(client_update, server_update, distribute),
     aggregators=OrderedDict(
-      model=model_aggregator or rounds.mean(),
+      model=model_aggregator,
       fisher=tff.aggregators.SumFactory(),
       fisher_model=tff.aggregators.SumFactory(),
     ),

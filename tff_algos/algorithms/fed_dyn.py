@@ -138,7 +138,7 @@ def build_fed_dyn(
     model,
     hparams,
     rounds=rounds.Round(client_update, server_update),
-    aggregators=OrderedDict(model=model_aggregator or rounds.mean()),
+    aggregators=OrderedDict(model=model_aggregator),
     init_server=zeros if adds_dual else (lambda: ()),
     init_client=zeros,
   )

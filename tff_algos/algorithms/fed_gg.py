@@ -223,7 +223,7 @@ def build_fed_gg(
     model,
     hparams,
     rounds=rounds.Round(client_update, server_update, distribute),
-    aggregators=OrderedDict(model=model_aggregator or rounds.mean()),
+    aggregators=OrderedDict(model=model_aggregator),
     init_server=init_server,
     init_client=init_client,
   )

@@ -190,7 +190,7 @@ def build_adaptive(
     model,
     hparams,
     rounds=rounds.Round(train_from_model(model), server_update),
-    aggregators=OrderedDict(model=model_aggregator or rounds.mean()),
+    aggregators=OrderedDict(model=model_aggregator),
     init_server=init_server,
   )
 

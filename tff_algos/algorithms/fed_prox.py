@@ -59,7 +59,7 @@ def build_fed_prox(
     model,
     hparams,
     rounds=rounds.Round(client_update, fed_avg.move_by_mean),
-    aggregators=OrderedDict(model=model_aggregator or rounds.mean()),
+    aggregators=OrderedDict(model=model_aggregator),
   )
 
 

@@ -274,7 +274,7 @@ def _build(
     model,
     hparams,
     rounds=rounds.Round(client_update, fed_avg.move_by_mean),
-    aggregators=OrderedDict(model=model_aggregator or rounds.mean()),
+    aggregators=OrderedDict(model=model_aggregator),
   )
 
 

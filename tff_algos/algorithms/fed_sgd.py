@@ -112,7 +112,7 @@ def build_fed_sgd(
     model,
     hparams,
     rounds=rounds.Round(client_update, server_update),
-    aggregators=OrderedDict(model=model_aggregator or rounds.mean()),
+    aggregators=OrderedDict(model=model_aggregator),
   )
 
 

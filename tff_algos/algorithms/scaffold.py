@@ -124,9 +124,7 @@ def build_scaffold(
     model,
     hparams,
     rounds=rounds.Round(client_update, server_update, distribute),
-    aggregators=OrderedDict(
-      model=model_aggregator or rounds.mean(), control_variate=rounds.mean()
-    ),
+    aggregators=OrderedDict(model=model_aggregator, control_variate=rounds.mean()),
     init_server=zeros,
     init_client=zeros,
   )

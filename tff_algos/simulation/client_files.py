@@ -5,15 +5,42 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from tff_algos.client_data import ClientDirectory
 from tff_algos.errors import InputError
 from tff_algos.models.functional import Model
 
-# Of TensorFlow's cross-entropy on a CPU; on a GPU the loss is NaN.
-_LABEL = re.compile(
-  r"label value of (-?\d+) which is outside the valid range of \[(-?\d+), (-?\d+)\)"
+
+class _Refused(NamedTuple):
+  """What TensorFlow says, on a CPU, of a number of the examples that it cannot use."""
+
+  message: re.Pattern[str]
+  part: int  # 0: x, 1: y.
+  what: str
+  taker: str
+  advice: str
+
+
+_REFUSED = (
+  # On a GPU the loss is NaN.
+  _Refused(
+    re.compile(
+      r"label value of (-?\d+) which is outside the valid range of \[(-?\d+), (-?\d+)\)"
+    ),
+    1,
+    "label",
+    "the loss",
+    "give the model's last layer one output for each class, or number the labels from 0",
+  ),
+  # On a GPU it has a row of zeros.
+  _Refused(
+    re.compile(r"indices\[[\d,]*\] = (-?\d+) is not in \[(\d+), (\d+)\)"),
+    0,
+    "input",
+    "the model's embedding",
+    "give it an input_dim above the largest input, or number the inputs from 0",
+  ),
 )
 
 
@@ -75,7 +102,7 @@ class ClientFiles:
     Raises:
       DamagedError: A file does not hold what was written to it.
       InputError: A worker has no such file; or a client has a label that the loss does
-        not take.
+        not take, or an input for which an embedding has no row.
     """
     when = f" in round {round_num}"
     self._clients.check_files([c for c in clients if c not in self._read], when)
@@ -84,24 +111,25 @@ class ClientFiles:
       yield
     except Exception as error:
       self._clients.check_files(clients, when, again=True)
-      self._check_label(str(error), clients, when)
+      self._check_numbers(str(error), clients, when)
       if isinstance(error, InputError):
         for client in clients:
           if self._clients.path(client) in str(error):
             raise InputError(f"Client {client!r}{when}: {error}") from error
       raise
 
-  def _check_label(self, message: str, clients: Sequence[str], when: str) -> None:
-    """Raises `InputError` if a label was refused: whose it is."""
-    found = _LABEL.search(message)
-    if found is None or self._model is None:
-      return
-    label, low, high = map(int, found.groups())
-    for client in clients:
-      if label in self._clients.examples(client, self._model.example_spec)[1]:
-        raise InputError(
-          f"The examples of client {client!r} cannot be trained on{when}: "
-          f"{self._clients.path(client)} has the label {label}, but the loss takes "
-          f"{low}..{high - 1}; give the model's last layer one output for each class, or "
-          "number the labels from 0."
-        )
+  def _check_numbers(self, message: str, clients: Sequence[str], when: str) -> None:
+    """Raises `InputError` if a label or an input was refused: whose it is."""
+    for refused in _REFUSED:
+      found = refused.message.search(message)
+      if found is None or self._model is None:
+        continue
+      number, low, high = map(int, found.groups())
+      for client in clients:
+        examples = self._clients.examples(client, self._model.example_spec)
+        if number in examples[refused.part]:
+          raise InputError(
+            f"The examples of client {client!r} cannot be trained on{when}: "
+            f"{self._clients.path(client)} has the {refused.what} {number}, but "
+            f"{refused.taker} takes {low}..{high - 1}; {refused.advice}."
+          )

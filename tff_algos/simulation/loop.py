@@ -14,7 +14,7 @@ import numpy as np
 
 from tff_algos import durable_files
 from tff_algos.client_data import ClientDirectory, ClientInput
-from tff_algos.errors import InputError, check_is, check_whole_number
+from tff_algos.errors import InputError, check_function, check_is, check_whole_number
 from tff_algos.models.functional import Weights
 from tff_algos.simulation import (
   array_files,
@@ -84,12 +84,9 @@ class Settings:
     check_is("availability", self.availability, Availability)
     if self.stop is not None:
       check_is("stop", self.stop, StopRule)
-    schedule = self.learning_rate_schedule
-    if not (schedule is None or callable(schedule)):
-      raise InputError(
-        "learning_rate_schedule must be a function of the rounds done, such as one of "
-        f"tff_algos.schedules gives; found {schedule!r}."
-      )
+    if self.learning_rate_schedule is not None:
+      such_as = " of the rounds done, such as one of tff_algos.schedules gives"
+      check_function("learning_rate_schedule", self.learning_rate_schedule, such_as)
     if "://" in os.fspath(self.checkpoint_folder or ""):
       raise InputError(
         "checkpoint_folder must be a local folder, whose files can be synced; found "
@@ -203,12 +200,16 @@ def simulate(
   for what, wanted in (("stop", settings.stop), ("keep the best model", keep_best)):
     if wanted is not None and evaluate is None:
       raise InputError(f"To {what} by a test metric, give evaluate= what measures it.")
-  for name, measure in (("evaluate", evaluate), ("evaluate_clients", evaluate_clients)):
-    if not (measure is None or callable(measure)):
-      raise InputError(
-        f"{name} must be a function, such as tff_algos.build_evaluation or "
-        f"tff_algos.build_client_evaluation gives; found a {type(measure).__name__}."
-      )
+  for name, measure, builder in (
+    ("evaluate", evaluate, "build_evaluation"),
+    ("evaluate_clients", evaluate_clients, "build_client_evaluation"),
+  ):
+    if measure is not None:
+      check_function(name, measure, f", such as tff_algos.{builder} gives")
+  check_function("on_start", on_start)
+  check_function("before_round", before_round)
+  check_function("on_round", on_round)
+  check_function("should_stop", should_stop)
   if evaluate is not None and process.personal_model is not None:
     raise InputError(
       "The process's global model alone predicts nothing: leave evaluate out, and "

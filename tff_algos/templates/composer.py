@@ -34,7 +34,7 @@ from tff_algos.client_work.model_update import ClientResult
 from tff_algos.errors import InputError, InputWarning, check_number
 from tff_algos.models.functional import Model, check_model
 from tff_algos.templates.client_readings import ClientReading
-from tff_algos.templates.rounds import AggregationFactory, Round, ServerVariables
+from tff_algos.templates.rounds import AggregationFactory, Round, ServerVariables, mean
 
 if TYPE_CHECKING:
   from tff_algos.templates.stateful_process import StatefulProcess
@@ -64,7 +64,7 @@ def compose_process(
   hparams: hyper_parameters.HyperParameters,
   *,
   rounds: Round | Mapping[str, Round],
-  aggregators: Mapping[str, AggregationFactory],
+  aggregators: Mapping[str, Optional[AggregationFactory]],
   init_server: Callable[[], Any] = lambda: (),
   init_client: Callable[[], Any] = lambda: (),
   schedule: Sequence[str] = (),
@@ -76,7 +76,8 @@ def compose_process(
     model: The model; its initial weights are x^0.
     hparams: The algorithm's hyper-parameters.
     rounds: What a round is; or, where rounds differ in what travels, each kind by name.
-    aggregators: An aggregation factory for each part of the message.
+    aggregators: An aggregation factory for each part of the message; None: its weighted
+      mean.
     init_server: `() -> extra`.
     init_client: `() -> C`.
     schedule: Where there are several kinds, the names of those that follow one another,
@@ -108,8 +109,9 @@ def compose_process(
       "aggregators must map the names of the message's parts to factories, such as "
       f"{{'model': tff_algos.mean()}}; found a {type(aggregators).__name__}."
     )
+  factories = {p: mean() if f is None else f for p, f in aggregators.items()}
   composition = Composition(
-    model, hparams, aggregators, init_server, init_client, norm_limit
+    model, hparams, factories, init_server, init_client, norm_limit
   )
   kinds = {"": rounds} if isinstance(rounds, Round) else dict(rounds)
   for kind in kinds.values():
@@ -144,7 +146,7 @@ def compose_process(
   accessors = composition.accessors()
   given: dict[str, Any] = dict(
     rounds=kinds,
-    aggregators=aggregators,
+    aggregators=factories,
     init_server=init_server,
     init_client=init_client,
     schedule=schedule,
