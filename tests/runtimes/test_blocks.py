@@ -373,12 +373,16 @@ def test_large_draws_are_looped_over_clients_on_a_cpu_alone(on_gpu):
   assert any("If" in node.op for node in needed.node) is not on_gpu
 
 
-def test_sums_do_not_depend_on_how_many_could_be_a_block(few_are_enough, monkeypatch):
+@pytest.mark.parametrize("num_clients, clients_per_part", [(100, 50), (8, 8)])
+def test_sums_do_not_depend_on_how_many_could_be_a_block(
+  few_are_enough, monkeypatch, num_clients, clients_per_part
+):
   """In the first round blocks come down to one client; the second begins with one."""
-  original = blocks.Blocks._run
+  original, tried = blocks.Blocks._run, []
 
   def run(self, shared, own):
-    if len(next(leaf for leaves in own.values() for leaf in leaves)) > 1:
+    tried.append(len(next(leaf for leaves in own.values() for leaf in leaves)))
+    if tried[-1] > 1:
       raise tf.errors.ResourceExhaustedError(None, None, "no more memory")
     return original(self, shared, own)
 
@@ -395,11 +399,14 @@ def test_sums_do_not_depend_on_how_many_could_be_a_block(few_are_enough, monkeyp
   def compute(numbers):
     return tff.federated_sum(tff.federated_map(same, tff.federated_map(draw, numbers)))
 
-  numbers = [np.float32(n) for n in np.random.default_rng(0).lognormal(0, 3, 100)]
+  numbers = [np.float32(n) for n in np.random.default_rng(0).lognormal(0, 3, num_clients)]
   # So many that the first block of a part, and so a part's sum, holds several clients.
-  with tff_algos.create_runtime(clients_per_part=50):
-    first, second = compute(numbers), compute(numbers)
+  with tff_algos.create_runtime(clients_per_part=clients_per_part, num_threads=1):
+    first, sizes_at_first = compute(numbers), set(tried)
+    tried.clear()
+    second = compute(numbers)
   np.testing.assert_array_equal(first, second)
+  assert {1} == set(tried) < sizes_at_first
 
 
 def test_what_was_in_a_block_before_does_not_matter_to_it(few_are_enough):
