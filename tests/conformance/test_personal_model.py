@@ -92,8 +92,11 @@ def test_pfedgp_knows_the_first_examples_only(federate):
   assert driver.differ(found, _predict(federation.process, weights, (x, y), x))
 
 
-@pytest.mark.parametrize("losses", [None, functional.sequence_cross_entropy])
-def test_pfedgp_of_no_classes_is_refused_in_one_sentence(problem_of, losses):
+@pytest.mark.parametrize(
+  "losses",
+  [None, functional.sequence_cross_entropy, functional.FadingCrossEntropy(1e-12)],
+)
+def test_pfedgp_of_another_loss_is_refused_in_one_sentence(problem_of, losses):
   model = problem_of("linear" if losses is None else "mlp").model
   if losses is not None:
     model = dataclasses.replace(model, example_losses=losses)

@@ -21,7 +21,7 @@ from tff_algos.client_work import gaussian_process, gradients
 from tff_algos.client_work.local_training import Batch
 from tff_algos.errors import InputError
 from tff_algos.hyper_parameters import hparam
-from tff_algos.models.functional import Model, Weights
+from tff_algos.models.functional import Model, Weights, sparse_cross_entropy
 from tff_algos.templates import composer, rounds
 from tff_algos.templates.algorithm import Algorithm
 
@@ -82,11 +82,12 @@ def build_pfedgp(
     model_aggregator: Replaces the weighted mean of the updates.
 
   Raises:
-    InputError: The labels are not classes, or the loss is not of this library.
+    InputError: The loss is not `sparse_cross_entropy`: clients train on none, and so
+      would not on another.
   """
   composer.check_given(model, hparams)
   labels = model.labels()
-  if labels is None or labels[0] != 0:
+  if labels is None or model.example_losses is not sparse_cross_entropy:
     raise InputError(
       "pFedGP classifies: its model must have an output for each class, a label for each "
       "example, and sparse_cross_entropy for its loss."
