@@ -111,6 +111,15 @@ def test_what_is_left_is_of_the_rounds_that_all_have():
   ]
 
 
+def test_clients_are_shown_at_the_rounds_that_all_runs_have_asked_them():
+  first = _curve(0.1)._replace(clients=[0.1, 0.2, 0.3], client_rounds=[1, 2, 3])
+  second = _curve(0.1)._replace(clients=[0.4, 0.5], client_rounds=[2, 4])
+  for curves in ([first, second], [second, first]):
+    found = measures.at_common_rounds(curves)
+    assert [c.client_rounds for c in found] == [[2], [2]]
+    assert sorted(c.clients for c in found) == [[0.2], [0.4]]
+
+
 def test_first_rounds_of_a_run(write_run, tmp_path):
   """The rounds written by hand: accuracies 0.25, none, 0.75, 0.5."""
   data = {"note": "JPEG"}
@@ -125,6 +134,16 @@ def test_first_rounds_of_a_run(write_run, tmp_path):
   assert (curve.note, curve.machines) == ("JPEG", ["Abacus, 2 cores"])
   assert measures.first_rounds(run, 4).rounds == [1, 3, 4]
   assert measures.first_rounds(run, 5) is None
+
+
+def test_seconds_of_a_run_are_of_its_evaluations_too(write_run, tmp_path):
+  head = "round,test_accuracy,seconds,evaluation_seconds,bytes_down,bytes_up"
+  rounds = ["1,0.5,9.0,4.0,10,10", "2,,1.0,,10,10", "3,0.5,2.0,3.0,10,10"]
+  run = read_run(write_run(tmp_path / "a", head=head, rounds=rounds))
+  curve = measures.first_rounds(run, 3)
+  assert curve.seconds == (9 + 1 + 2) + (4 + 3)
+  assert curve.round_seconds == 1.5
+  assert measures.first_rounds(run, 2).seconds == (9 + 1) + 4
 
 
 @pytest.mark.parametrize(
