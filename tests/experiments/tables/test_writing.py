@@ -76,6 +76,24 @@ def test_row_of_several_cells_takes_their_mean_or_the_best(cells_of_row, tmp_pat
   assert least[-1] == "a"
 
 
+def test_rate_that_reached_its_mark_is_better_than_one_that_did_not_or_was_not_run(
+  write_run, write_table, tmp_path
+):
+  """Each of three learning rates in turn is the one that does."""
+  column = Column("rounds", measures.rounds_to(0.5))
+
+  def least(names: str, accuracies) -> list[str]:
+    settings = _settings_with(write_run, tmp_path / names, accuracies)
+    table = Table("T", ("l",), (column,), (_row(*names),), of_several="least")
+    [[_, value, *_, runs]] = write_table(table, settings)
+    return [value, runs]
+
+  for names in ("abc", "bca", "cab"):
+    assert least(names, {("a", 0): 0.1, ("b", 0): 0.6}) == ["1", "b"]
+  for names in ("ab", "ba"):
+    assert least(names, {("a", 0): 0.1}) == ["not reached", "a"]
+
+
 def test_value_that_lacks_its_reference_is_not_called_not_reached(
   write_run, write_table, tmp_path
 ):
@@ -176,6 +194,15 @@ def test_table_is_not_written_anew_with_fewer_numbers(write_run, tmp_path):
     program.make(done, half, run=True)
 
 
+def test_rows_that_were_not_run_leave_the_others_numbers_alone(write_run, tmp_path):
+  settings = _settings_with(write_run, tmp_path, {("a", 0): 0.5})
+  rows = tuple(_row(name) for name in "ab")
+  items = {"table1": Table("T", ("label",), _COLUMNS, rows)}
+  program.make(items, settings, run=False)
+  with pytest.raises(InputError, match=r"written with --rounds_scale=1,"):
+    program.make(items, settings._replace(rounds_scale=0.5), run=False)
+
+
 def test_all_seeds_that_were_begun_are_shown(write_run, tmp_path):
   """Else fewer repeats, of which one is the default, would take numbers away."""
   cell = Cell("a", "fedavg", "digits_cnn", 1)
@@ -199,7 +226,8 @@ def test_picture_has_the_rows_that_have_a_number_of_ours(
   """Others would stretch its axes; what all have in common is said once."""
   drawn = []
   monkeypatch.setattr(writing.pictures, "draw_table", lambda *words: drawn.append(words))
-  settings = _settings_with(write_run, tmp_path, {("a", 0): 0.4, ("c", 0): 0.5})
+  accuracies = {("a", 0): 0.3, ("a", 1): 0.4, ("c", 0): 0.5}
+  settings = _settings_with(write_run, tmp_path, accuracies)
   rows = tuple(
     Row((name, "1", "x"), _row(name).cells, {"best accuracy": 50.0}) for name in "abc"
   )
@@ -207,7 +235,7 @@ def test_picture_has_the_rows_that_have_a_number_of_ours(
   writing.write_table(table, "table1", settings)
   [(title, names, [best, rounds], _)] = drawn
   assert (title, names) == ("T\nE = 1, split = x", ["a", "c"])
-  assert [mean for mean, _ in best.ours] == [40.0, 50.0]
+  assert best.ours == [(35.0, pytest.approx(10 / 2**0.5)), (50.0, 0.0)]
   assert best.paper == [50.0, 50.0] and best.least_span == 5.0
   assert rounds.ours == [(None, 0.0), (1.0, 0.0)]
 
