@@ -84,6 +84,16 @@ def test_what_does_not_reach_its_mark_is_last(write_accuracies, tmp_path):
   assert (found.alike, found.pairs, found.difference) == (1, 5, "-3.0 (rounds to 50 %)")
 
 
+def test_accuracy_that_the_paper_lacks_is_below_all_others(write_accuracies, tmp_path):
+  rows = tuple(_row(name, _BEST, paper) for name, paper in (("a", "-"), ("b", 60.0)))
+  table = Table("P, Table 1: t", ("algorithm",), (_BEST,), rows)
+  write_accuracies("a", 0.1, 0.4)
+  write_accuracies("b", 0.1, 0.5)
+  found = _state(table, tmp_path)
+  assert (found.alike, found.pairs) == (1, 1)
+  assert found.difference == "-10.0 (best accuracy, %)"
+
+
 def test_seconds_of_runs_rank_nothing(write_accuracies, tmp_path):
   seconds = Column("over FedAvg", measures.relative_seconds, compares=True)
   rows = [_row(name, seconds, paper) for name, paper in (("a", 1.0), ("b", 1.5))]
