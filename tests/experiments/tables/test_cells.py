@@ -293,6 +293,15 @@ def test_scaled_rounds_are_the_nearest_whole_number_and_at_least_one(
   assert cells.scaled(rounds, scale) == expected
 
 
+def test_how_far_a_run_is_says_the_rounds_that_it_is_to_have(write_run, tmp_path):
+  """Of 12 rounds with a scale, a run has done four."""
+  cell = Cell("a", "fedavg", "digits_cnn", 12)
+  write_run(tmp_path / "runs/a/seed0")
+  settings = Settings(str(tmp_path))
+  for scale, said in ((1.0, "4 of 12 rounds"), (0.5, "4 of 6 rounds"), (1 / 3, "")):
+    assert cells.unfinished([cell], settings._replace(rounds_scale=scale)) == said
+
+
 @pytest.mark.usefixtures("in_forks")
 def test_run_that_was_killed_before_its_end_is_run_again(write_run, tmp_path, capfd):
   """It has all its rounds, but no summary; and one that has only begun has none."""
