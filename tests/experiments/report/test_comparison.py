@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from experiments.report import comparison
 from experiments.run_folder.reading import read_run
 
@@ -45,3 +47,32 @@ def test_every_line_has_as_many_cells_as_the_head(write_run, read_table, tmp_pat
   run = read_run(write_run(tmp_path / "a"))
   for target in (None, 0.5, 0.9):
     assert len(read_table(comparison.table([run, run], target))) == 2
+
+
+def test_bands_are_a_deviation_around_the_means_that_were_measured(
+  write_run, monkeypatch, tmp_path
+):
+  """Of 20 and 40, 60 and 80 %, whatever the lines are smoothed over."""
+  pictured = []
+  monkeypatch.setattr(
+    comparison.durable_files, "save_picture", lambda figure, path: pictured.append(figure)
+  )
+  runs = [
+    read_run(
+      write_run(
+        tmp_path / f"seed{seed}",
+        rounds=[f"{t},1,{a},1,0,1000000,0" for t, a in enumerate(accuracies, 1)],
+        flags={"seed": seed},
+      )
+    )
+    for seed, accuracies in enumerate(((0.2, 0.6), (0.4, 0.8)))
+  ]
+  comparison.draw(runs, str(tmp_path / "x.png"), "x", smooth=3)
+  by_round, closer, _, by_bytes = pictured[0].axes
+  for axes in (by_round, closer, by_bytes):
+    [band] = axes.collections
+    points = band.get_paths()[0].vertices
+    for place, mean in ((1, 30), (2, 70)):  # Rounds, and megabytes too.
+      heights = points[points[:, 0] == place][:, 1]
+      found = heights.min(), heights.max()
+      np.testing.assert_allclose(found, [mean - 200**0.5, mean + 200**0.5])
