@@ -10,6 +10,7 @@ from experiments.config import Config, make_config, make_hparams
 from experiments.papers import fedagg, fedavg, fedgg, fedreg, twafl
 from experiments.tables.model import Cell, cells_of
 from tasks import registry as tasks_registry
+from tasks.datasets import shakespeare
 from tff_algos.algorithms import registry as algorithms_registry
 
 _PAPERS = {
@@ -156,3 +157,7 @@ def test_some_settings_of_the_papers(items):
   assert cell.flags["batch_size"] == "inf"
   assert cell.rounds == math.ceil(1.5 * 179)
   assert cell.flags["stop_at"] == "accuracy:0.99"
+  of_table = {c.name: c for c in cells_of(items["fedavg"][0]["2_lstm"])}
+  cell = of_table["shakespeare_lstm_noniid_C0.1_E1_Binf_lr1.47"]
+  # A tenth of the roles, to the nearest whole number.
+  assert cell.flags["clients_per_round"] == (shakespeare.ROLES + 5) // 10
