@@ -8,7 +8,8 @@ import pytest
 
 from experiments.config import Config, make_config, make_hparams
 from experiments.papers import fedagg, fedavg, fedgg, fedreg, twafl
-from experiments.tables.model import Cell, cells_of
+from experiments.tables.measures import Curve
+from experiments.tables.model import Cell, Figure, Table, cells_of
 from tasks import registry as tasks_registry
 from tasks.datasets import shakespeare
 from tff_algos.algorithms import registry as algorithms_registry
@@ -111,6 +112,47 @@ def test_a_cells_name_says_all_that_it_is(items):
   assert len(set(settings)) == len(settings)
 
 
+def _tables_and_figures(items):
+  for of_paper in items.values():
+    tables, figures = ([*group.values()] for group in of_paper)
+    yield (
+      [table for table in tables if isinstance(table, Table)],
+      [figure for figure in figures if isinstance(figure, Figure)],
+    )
+
+
+def test_a_reference_is_of_the_same_data_as_its_row(items):
+  """Task, rounds and split, which a seed and clients may be of."""
+  found = 0
+  names = ("partition", "partition_seed", "num_clients", "clients_per_round")
+  for tables, _ in _tables_and_figures(items):
+    for row in (row for table in tables for row in table.rows if row.reference):
+      for cell in row.cells:
+        mine, its = (
+          (c.task, c.rounds, [c.flags.get(name) for name in names])
+          for c in (cell, row.reference)
+        )
+        assert mine == its, cell.name
+        found += 1
+  assert found > 100
+
+
+def test_a_figures_numbers_of_the_paper_are_those_of_its_tables(items):
+  found = 0
+  for tables, figures in _tables_and_figures(items):
+    printed = {
+      row.cells[0].name: row.paper["best accuracy"]
+      for table in tables
+      for row in table.rows
+      if "best accuracy" in row.paper
+    }
+    for panel in (panel for figure in figures for panel in figure.panels):
+      for label, number in panel.paper.items():
+        assert number == printed[panel.curves[label].name], (panel.title, label)
+        found += 1
+  assert found > 50
+
+
 def test_some_settings_of_the_papers(items):
   """Read off the papers, not off the code."""
   by_name = {(paper, cell.name): cell for paper, cell in _cells(items)}
@@ -144,11 +186,20 @@ def test_some_settings_of_the_papers(items):
   assert (cell.rounds, cell.flags["learning_rate"]) == (100, 0.1)
   assert cell.flags["partition"] == "dirichlet_equal:beta=0.6"
   assert cell.flags["fedadam_server_learning_rate"] == 0.001
+  letters = by_name["fedagg", "emnist_letters_lenet5_iid_20_fedavg"].flags
+  assert (letters["batch_size"], letters["clients_per_round"]) == (64, 20)
   cell = by_name["fedagg", "mnist_cnn_shards2_20_feddyn_server_dual_none"]
   assert cell.flags["feddyn_server_dual"] == "none"
   assert cell.flags["learning_rate"] == 0.01
   cell = by_name["twafl", "mnist_1_twafl_base_e"]
   assert (cell.rounds, cell.flags["twafl_base"]) == (200, math.e)
+  fewer = by_name["twafl", "mnist_1_twafl_K10_m1"].flags
+  assert (fewer["num_clients"], fewer["clients_per_round"]) == (10, 1)
+  for name, target in (("7_mnist", 95), ("7_har", 90)):
+    first, *_ = items["twafl"][0][name].columns
+    reached = Curve([1, 2, 3], [0.89, 0.94, 0.96], [0.0] * 3, 1.0, 1.0, 1.0, "", [])
+    assert first.name == f"rounds to {target} %"
+    assert first.value(reached, None) == {95: 3, 90: 2}[target]
   cell = by_name["fedgg", "cifar10_lenet_augmented_beta0.1_fedgg"]
   assert (cell.rounds, cell.flags["partition"]) == (100, "dirichlet:beta=0.1,min_size=10")
   of_table = {c.name: c for c in cells_of(items["fedavg"][0]["2_cnn"])}
@@ -161,3 +212,20 @@ def test_some_settings_of_the_papers(items):
   cell = of_table["shakespeare_lstm_noniid_C0.1_E1_Binf_lr1.47"]
   # A tenth of the roles, to the nearest whole number.
   assert cell.flags["clients_per_round"] == (shakespeare.ROLES + 5) // 10
+
+
+def test_fedregs_accuracies_are_in_percent_and_its_marks_are_shares_of_them(items):
+  """0.975 is printed of SGD on MNIST of two classes."""
+  table = items["fedreg"][0]["1"]
+  row = table.rows[0]
+  assert row.labels == ("mnist_two_classes", "sgd")
+  best = row.paper["ACC, a best"]
+  assert math.isclose(best, 97.5)
+  curve = Curve([1, 2, 3], [0, 0, 0], [0.0] * 3, 1.0, 1.0, 1.0, "", [])
+  marks = [c for c in table.columns if c.name.startswith("R") and " at " in c.name]
+  assert len(marks) == 2
+  for column, share in zip(marks, (0.5, 0.9)):
+    mark = share * best / 100
+    assert column.name == f"R{share} at {100 * mark:g} %"
+    around = curve._replace(accuracy=[mark - 1e-3, mark + 1e-9, 1.0])
+    assert column.value(around, None) == 2
