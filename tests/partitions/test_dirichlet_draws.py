@@ -218,17 +218,22 @@ def test_dirichlet_equal_sizes_are_exact(labelled, beta, seed):
   assert len(split.left_over) == len(labels) % num_clients
 
 
-def test_dirichlet_equal_mix_has_the_moments_of_the_definition():
-  # Two clients of n, two classes of n, beta = 1, n large: they ask for n (U + V) of
-  # class 0. If that is too much, the first gets U / (U + V) of it and fills up from
-  # class 1; if too little, the same holds for class 1.
+@pytest.mark.parametrize("sizes, draws", [((500, 500), 3000), ((200, 1800), 1000)])
+def test_dirichlet_equal_mix_has_the_moments_of_the_definition(sizes, draws):
+  # Two clients of n, beta = 1, n large: they ask for n (U + V) of class 0, whatever the
+  # classes' sizes. If that is too much, the first gets U / (U + V) of it and fills up
+  # from class 1; if too little, the same holds for class 1.
   u, v = grid()
-  x = np.where(u + v >= 1, u / (u + v), 1 - (1 - u) / (2 - u - v))
-  labels, draws = shuffled([500, 500]), 3000
+  size, other = sizes
+  n = (size + other) / 2
+  x = np.where(
+    n * (u + v) >= size, u / (u + v), (n - other * (1 - u) / (2 - u - v)) / size
+  )
+  labels = shuffled(sizes)
   shares = np.array(
     [
       counts_of(partitions.dirichlet_equal(labels, 2, seed=seed, beta=1.0), labels)[0, 0]
-      / 500
+      / size
       for seed in range(draws)
     ]
   )
@@ -236,7 +241,7 @@ def test_dirichlet_equal_mix_has_the_moments_of_the_definition():
   spread = ((x - 0.5) ** 2).std() / np.sqrt(draws)
   # Drawing places and, of a class that ran out, its takers adds chance of up to 1/4
   # per place each.
-  assert shares.var() == pytest.approx(x.var(), abs=5 * spread + 0.5 / 500)
+  assert shares.var() == pytest.approx(x.var(), abs=5 * spread + 0.5 / size)
 
 
 def test_dirichlet_equal_with_large_beta_is_nearly_iid():

@@ -106,6 +106,17 @@ def test_power_law_sizes_are_lognormal():
   )
 
 
+def test_power_law_has_one_weight_for_all_classes_of_a_client():
+  # Of two classes that several clients hold, each has the same ratio to one client.
+  labels = np.repeat(np.arange(3), 300_000)
+  split = partitions.power_law(labels, 30, seed=0, classes_per_client=2, sigma=1.0)
+  logs = np.log(np.maximum(counts_of(split, labels) - 1, 1))
+  for pair in ([0, 1], [1, 2], [2, 0]):
+    both = logs[:, pair][(logs[:, pair] > 0).all(axis=1)]
+    assert len(both) > 5
+    assert np.ptp(both[:, 0]) > 1 and np.ptp(both[:, 0] - both[:, 1]) < 0.01
+
+
 def test_power_law_default_has_the_long_tail_of_sigma_2():
   labels = np.zeros(400_000, np.int64)
   ratios = []
