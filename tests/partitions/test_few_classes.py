@@ -94,6 +94,20 @@ def test_power_law_pairs_classes_at_random(mnist):
   assert len(pairs) == 45  # All of them; each is expected about 111 times.
 
 
+def test_power_law_deals_a_class_to_any_client_as_often_as_it_has_places():
+  # Of 12 clients 3 have class 0 and 9 class 1, the first and the last as all others.
+  labels = shuffled([30, 90])
+  holds = np.array(
+    [
+      counts_of(partitions.power_law(labels, 12, seed=seed, sigma=0.0), labels)[:, 0] > 0
+      for seed in range(600)
+    ]
+  )
+  np.testing.assert_array_equal(holds.sum(axis=1), 3)
+  spread = np.sqrt(3 / 12 * 9 / 12 / len(holds))
+  np.testing.assert_allclose(holds.mean(axis=0), 3 / 12, atol=5 * spread)
+
+
 def test_power_law_sizes_are_lognormal():
   labels = np.zeros(200_000, np.int64)
   # Everyone has 1, the rest is in proportion to exp(0.5 Z), Z standard normal.

@@ -9,6 +9,8 @@ import tensorflow as tf
 
 from experiments.config import make_config
 from experiments.export import keras_files, run_model
+from experiments.run_folder.folder import RunFolder
+from tff_algos.models import keras
 from tff_algos.models.functional import ExampleSpec
 
 
@@ -23,3 +25,23 @@ def test_model_file_alone_has_the_loss_of_its_run(tmp_path):
   p = np.float32([[0.5, 0.25, 0.25], [0.125, 0.125, 0.75]])
   losses = found.model.example_losses(tf.constant([0, 1]), tf.constant(np.log(p)))
   np.testing.assert_allclose(losses, -np.log([0.75, 0.375]), rtol=1e-5)
+
+
+def test_each_file_of_a_run_has_its_own_weights(tmp_path):
+  network = tf.keras.Sequential([tf.keras.layers.Input([4]), tf.keras.layers.Dense(3)])
+  spec = ExampleSpec(tf.TensorSpec([4], tf.float32), tf.TensorSpec([], tf.int32))
+  model, folder = keras.from_keras(network, spec), RunFolder(str(tmp_path))
+  last, best = ([np.full_like(w, v) for w in model.initial_weights] for v in (1, 2))
+
+  def held(name):
+    return tf.keras.models.load_model(tmp_path / name).get_weights()
+
+  keras_files.keep(folder, model, last, best)
+  for name, weights in ((keras_files.MODEL, last), (keras_files.BEST_MODEL, best)):
+    for found, expected in zip(held(name), weights):
+      np.testing.assert_array_equal(found, expected)
+  # Without the weights of a best round there is no file of them.
+  keras_files.remove(folder)
+  assert not [*tmp_path.iterdir()]
+  keras_files.keep(folder, model, last, None)
+  assert [path.name for path in tmp_path.iterdir()] == [keras_files.MODEL]
