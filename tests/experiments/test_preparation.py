@@ -79,6 +79,29 @@ def test_steps_without_a_learning_rate_are_refused(steps_of, monkeypatch):
     steps_of("rateless", {}, {})
 
 
+# --- The task and the cohort --------------------------------------------------------
+
+
+def test_task_is_loaded_by_the_runs_settings_each_in_its_place(monkeypatch):
+  """The split's seed is one, the initial weights' another."""
+  monkeypatch.setattr(tasks_registry, "load", lambda task, **options: (task, options))
+  given = dict(partition="shards", num_clients=7, partition_seed=5, loss_epsilon=0.25)
+  config = make_config("fedavg", "digits_cnn", seed=3, cache_dir="~/cache", **given)
+  where = dict(data_dir=None, cache_dir=os.path.expanduser("~/cache"))
+  expected = dict(**where, **given, model_seed=3)
+  assert preparation.load(config) == (_DIGITS, expected)
+
+
+def test_cohort_is_of_clients_that_are_not_held_out(monkeypatch):
+  """Known before anything is loaded, if the number of clients is."""
+  monkeypatch.setattr(preparation, "load", lambda config: pytest.fail("loaded"))
+  given = dict(num_clients=10, held_out_clients=3)
+  with pytest.raises(InputError, match="8, but there are only 10 clients, of which 3"):
+    preparation.prepare(make_config("fedavg", "digits_cnn", clients_per_round=8, **given))
+  with pytest.raises(pytest.fail.Exception, match="loaded"):
+    preparation.prepare(make_config("fedavg", "digits_cnn", clients_per_round=7, **given))
+
+
 # --- The model of a checkpoint ------------------------------------------------------
 
 
