@@ -101,6 +101,8 @@ def test_clients_together_are_the_training_set(trained, mine, evaluated):
   model = tf.keras.models.load_model(mine / "model.keras")
   found = model.predict(data.train_x, verbose=0).argmax(axis=1)
   assert 0 <= np.sum(found == data.train_y) - hits <= left_over + 1e-6
+  trained_on = sum(int(row["examples"]) for row in rows if row["held_out"] == "0")
+  assert trained_on == config["data"]["training"]["num_examples"]
 
 
 def test_percentiles_are_those_of_the_lines(mine, evaluated):
