@@ -19,6 +19,14 @@ _MISTAKES = {
     ["--scaffold_option=I"],
     ["--scaffold_option", "scaffold", "fedavg"],
   ),
+  "flag of another algorithm whose name begins alike": (
+    ["--algorithm=fedreg", "--fedreg_mg_gamma=0.3"],
+    ["--fedreg_mg_gamma is a flag of fedreg_mg"],
+  ),
+  "flag that the last of two algorithms has not": (
+    ["--algorithm=fedavg", "--algorithm=fedsgd", "--epochs=2"],
+    ["fedsgd has no hyper-parameter epochs"],
+  ),
   "flag the algorithm has not": (
     ["--algorithm=fedsgd", "--epochs=2"],
     ["fedsgd", "epochs"],
