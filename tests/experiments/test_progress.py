@@ -69,6 +69,23 @@ def test_second_signal_after_more_than_a_second_ends_it(clock):
       _send(signal.SIGINT)
 
 
+def test_signal_in_one_of_several_runs_ends_them_all(clock, capsys):
+  """A second one in the next of them is the second."""
+  with progress.stopping_on_signal() as should_stop:
+    with progress.stopping_on_signal() as should_this_stop:
+      _send_and_go_on(signal.SIGTERM)
+      assert should_this_stop()
+    assert should_stop()
+    clock.append(101.1)
+    with (
+      progress.stopping_on_signal() as should_next_stop,
+      pytest.raises(KeyboardInterrupt),
+    ):
+      assert should_next_stop()
+      _send(signal.SIGTERM)
+  assert capsys.readouterr().err == _SAID
+
+
 def test_a_terminal_that_closes_ends_nothing_under_nohup(capsys):
   before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
   try:
