@@ -98,6 +98,12 @@ def test_damaged_file_in_the_cache_is_replaced(content, builder, folder):
   assert first.archive.path.read_bytes() == b"pictures"
 
 
+def test_file_that_was_cut_short_in_the_cache_is_missing(builder, folder):
+  first, _ = import_archives.import_archives(builder, folder)
+  first.archive.path.write_bytes(b"pict")
+  assert import_archives.missing_archives(builder) == [first.archive]
+
+
 def test_what_tfds_noted_of_a_file_that_is_gone_is_not_kept(builder, folder):
   """It may be cut short too, or of another name."""
   archive = import_archives.import_archives(builder, folder)[0].archive
