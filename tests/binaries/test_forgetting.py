@@ -21,8 +21,8 @@ def test_the_folder_alone_is_enough_to_go_on(fork_program, tmp_path):
   """With a driver and measurements that are no defaults."""
   run_dir = tmp_path / "run"
   flags = [
-    *("--task=digits_cnn", "--driver=fedavg", "--algorithms=fedavg,fedprox"),
-    *("--hparams=epochs=1,fedprox:mu=0.5", "--num_clients=10", "--clients_per_round=2"),
+    *("--task=digits_cnn", "--driver=fedavg", "--algorithms=fedavg,fedreg"),
+    *("--hparams=epochs=1,fedreg:gamma=0.5", "--num_clients=10", "--clients_per_round=2"),
     *("--eval_every=2", "--rounds=4", f"--cache_dir={tmp_path / 'cache'}"),
     "--loss_epsilon=0.001",
   ]
@@ -44,11 +44,11 @@ def test_the_folder_alone_is_enough_to_go_on(fork_program, tmp_path):
   # Other measurements are refused, and so is train.py, which would make none.
   other = "--algorithms=fedavg"
   done = fork_program("forgetting.py", place, "--resume", other, cwd=tmp_path)
-  assert_refused(done, "algorithms.fedprox={", ", not None")
+  assert_refused(done, "algorithms.fedreg={", ", not None")
   done = fork_program(
-    "forgetting.py", place, "--resume", "--hparams=fedprox:mu=0.25", cwd=tmp_path
+    "forgetting.py", place, "--resume", "--hparams=fedreg:gamma=0.25", cwd=tmp_path
   )
-  assert_refused(done, "algorithms.fedprox.mu=0.5, not 0.25")
+  assert_refused(done, "algorithms.fedreg.gamma=0.5, not 0.25")
   held = json.loads((run_dir / "config.json").read_text())
   assert held["flags"]["loss_epsilon"] == 0.001
   done = fork_program("train.py", place, "--resume", cwd=tmp_path)
