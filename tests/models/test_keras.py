@@ -866,4 +866,10 @@ def test_reinitialize_leaves_what_is_frozen():
   keras.reinitialize(keras_model, 3)
   kernel, bias = base.get_weights()
   assert (kernel == 5).all() and (bias == 7).all()
-  assert not np.array_equal(head, keras_model.layers[1].get_weights()[0])
+  drawn = keras_model.layers[1].get_weights()[0]
+  assert not np.array_equal(head, drawn)
+  # What the others get is of their places, frozen ones counted.
+  base.trainable = True
+  keras.reinitialize(keras_model, 3)
+  np.testing.assert_array_equal(keras_model.layers[1].get_weights()[0], drawn)
+  assert not (base.get_weights()[0] == 5).any()

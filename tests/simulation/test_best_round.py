@@ -22,3 +22,6 @@ def test_what_was_kept_by_another_metric_is_not_the_best():
   kept = best_round.Best(1, 0.9, (np.zeros(3),))  # Of the accuracy.
   found = best_round.of_checkpoint(kept, records, "loss")
   assert found == best_round.Best(2, 1.0, None)
+  # Nor is its value one of the new metric, if it is.
+  found = best_round.of_checkpoint(kept, records[:1], "loss")
+  assert found == best_round.Best(1, 2.0, None)
