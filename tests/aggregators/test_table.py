@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow_federated as tff
 
-from tff_algos.aggregators import table
+from tff_algos.aggregators import coordinate_wise, table
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,9 @@ def test_words_are_tffs_aggregators(monkeypatch, spec, called):
     monkeypatch.setattr(tff.learning, name, record)
   table.make(spec, clients_per_round=3)
   assert calls == [called]
+
+
+@pytest.mark.parametrize("spec, share", [("", 0.1), (":share=0.25", 0.25)])
+def test_share_of_the_trimmed_mean_is_what_is_said(monkeypatch, spec, share):
+  monkeypatch.setattr(coordinate_wise, "trimmed_mean_factory", lambda share: share)
+  assert table.make(f"trimmed_mean{spec}", clients_per_round=3) == share

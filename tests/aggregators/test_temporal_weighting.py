@@ -204,6 +204,15 @@ def test_time_goes_on_in_rounds_in_which_the_part_does_not_travel(start, base, n
   assert travelled == 23
 
 
+def test_state_of_the_sums_own_factory_stays_in_such_a_round():
+  """What is learned there of bounds, for example, is of the messages that come."""
+  sums = Contribution((tf.constant([4.0, 8.0]),), tf.constant(6.0))
+  own = (tf.constant(3), tf.constant([0.5, 7.0]))
+  after = _factory(base=2.0).skip_round({"sums": sums, "sum": own})
+  driver.assert_same(after["sums"], Contribution((np.float32([2, 4]),), np.float32(3)))
+  driver.assert_same(after["sum"], own)
+
+
 def test_server_keeps_one_model_and_one_number(start):
   run, rng = start(3.0), np.random.default_rng(6)
   for _ in range(2):

@@ -57,6 +57,12 @@ def test_short_gradient_is_left_bit_for_bit(gradient, more):
     np.testing.assert_array_equal(a, b)
 
 
+def test_gradient_so_short_that_its_squares_are_zero_is_left():
+  gradient = (np.full((2, 3), 1e-30, np.float32), np.zeros(1, np.float32))
+  for found, expected in zip(_clip(gradient, 1.0), gradient):
+    np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize("clip_norm", [1e-6, 1.0])
 def test_zero_gradient_stays_zero(clip_norm):
   found = _clip((np.zeros((2, 3), np.float32), np.zeros(1, np.float32)), clip_norm)
