@@ -10,11 +10,15 @@ import driver
 import numpy as np
 import problems
 import pytest
+import tensorflow as tf
 
 from experiments.attacks import liars, lies, lying, lying_report
 from experiments.attacks.lies import HONEST, NOBODY, Defence, Lie
 from tff_algos import client_data
+from tff_algos.aggregators import coordinate_wise
+from tff_algos.client_work import local_training
 from tff_algos.errors import InputError
+from tff_algos.simulation import loop
 
 _THOROUGH = pytest.mark.thorough
 
@@ -150,6 +154,19 @@ def test_liars_are_the_share_of_all_drawn_by_the_seed():
   assert liars.liars_of(20, 0.1, 3) == drawn[3] and len(set(drawn)) > 1
   assert set().union(*drawn) <= set(range(20))
   assert len(liars.liars_of(5, 0.01, 0)) == 1
+  assert len(liars.liars_of(7, 0.4, 0)) == 3  # The nearest whole number.
+
+
+def test_noise_is_none_that_the_clients_steps_draw():
+  seed = tf.constant([3, 5])
+  message = {name: (tf.ones([50]),) for name in "abc"}
+  for (sent,) in liars._changed(message, 0.0, 1.0, seed).values():
+    for step in range(3):
+      key = tf.random.experimental.stateless_fold_in(
+        local_training.seed_of_steps(seed), step
+      )
+      drawn = tf.random.stateless_normal([50], key).numpy()
+      assert abs(drawn @ sent.numpy()) < 0.9 * norm([drawn]) * norm([sent])
 
 
 def test_words_of_the_command_line():
@@ -199,6 +216,28 @@ def test_accuracy_is_the_mean_over_the_last_five_rounds(train):
   assert accuracy == (1 + 4 + 9 + 16 + 25) / 5
   assert len(seven) == 5
   driver.assert_same(seven[:3], five[2:])
+
+
+@pytest.mark.parametrize("name", ["scaffold", pytest.param("twafl", marks=_THOROUGH)])
+def test_run_without_a_liar_is_a_simulated_one(federate, tmp_path, name):
+  """With cohorts, seeds and kinds of rounds, and with what the clients keep."""
+  plain, other = (federate(name, may_lie).process for may_lie in (False, True))
+  problem = federate(name, False).problem
+  finite = {str(k): problem.clients[k] for k in range(problems.NUM_CLIENTS)}
+  spec = problem.model.example_spec
+  clients = client_data.write_clients(str(tmp_path / "clients"), finite, spec)
+  measured = []
+
+  def evaluate(weights):
+    measured.append([np.array(w) for w in weights])
+    return {"accuracy": 0.0}
+
+  population = lying.Population(clients, evaluate, 2, 6, 0.2)
+  lying.train(other, population, HONEST, seed=3)
+  found, measured[:] = measured[-1], []
+  settings = loop.Settings(rounds=6, clients_per_round=2, seed=3)
+  loop.simulate(plain, clients, settings, evaluate=evaluate)
+  driver.assert_same(found, measured[-1])
 
 
 @pytest.mark.parametrize("clients_per_round", [1, 2])
@@ -334,6 +373,58 @@ def test_folder_is_looked_at_before_anything_is_loaded(write_run, monkeypatch, t
   monkeypatch.setattr(lying, "prepare", lambda request: pytest.fail("too late"))
   with pytest.raises(InputError, match="holds results of another program: choose"):
     lying.run(_request(tmp_path))
+
+
+def test_every_attack_is_run_with_every_seed_that_is_missing(monkeypatch, tmp_path):
+  trained = []
+
+  def train(process, population, lie, seed):
+    trained.append((process, lie, seed))
+    return lying.Outcome(0.5, 0, 0, 0, 1.0)
+
+  monkeypatch.setattr(lying, "train", train)
+  pairs = [("fedavg", "none"), ("fedavg", "median")]
+  builders = {pair: lambda pair=pair: f"process of {pair}" for pair in pairs}
+  prepared = lying.Prepared("", {}, {}, {}, None, builders)
+  [lie] = lies.parse_attacks(["scaled"]).values()
+  done = lying_report.Run("fedavg", "none", NOBODY, 0, 0.5, 0, 0, 0, 1.0)
+  runs, kept = [done], []
+  lying._train_all(
+    _request(tmp_path, repeats=2), prepared, runs, lambda: kept.append(len(runs))
+  )
+  every = [(pair, told, k) for pair in pairs for told in (HONEST, lie) for k in range(2)]
+  assert trained == [(f"process of {pair}", told, k) for pair, told, k in every[1:]]
+  words = {HONEST: NOBODY, lie: "scaled"}
+  assert [run.key for run in runs] == [(*pair, words[told], k) for pair, told, k in every]
+  assert kept == list(range(2, 9))
+
+
+def test_what_was_not_asked_for_is_not_shown(monkeypatch, tmp_path):
+  """Another command may have left it there; all seeds are shown, in their order."""
+
+  def run(defence, attack, seed):
+    return lying_report.Run("fedavg", defence, attack, seed, 0.5, 0, 0, 0, 1.0)
+
+  shown = []
+  monkeypatch.setattr(lying_report, "write", lambda out, runs, *more: shown.extend(runs))
+  builders = {("fedavg", "median"): None}
+  prepared = lying.Prepared("", {}, {}, {}, None, builders)
+  asked = [run("median", NOBODY, 0), run("median", NOBODY, 1), run("median", "scaled", 0)]
+  others = [run("median", "random", 0), run("none", "scaled", 0)]
+  lying._report(_request(tmp_path), prepared, [*others, *reversed(asked)])
+  assert shown == asked
+
+
+def test_processes_have_their_defences(in_process, tmp_path):
+  defences = lies.parse_defences(["median", "norm_limit:times=3"])
+  request = _request(tmp_path, algorithms=["fedavg"], defences=defences)
+  median = type(coordinate_wise.median_factory())
+  found = {}
+  for (_, word), build in lying.prepare(request).builders.items():
+    made = build().composed_of
+    is_median = isinstance(made["aggregators"]["model"], median)
+    found[word] = is_median, made["norm_limit"]
+  assert found == {"median": (True, None), "norm_limit:times=3": (False, 3.0)}
 
 
 @pytest.mark.parametrize(
