@@ -15,7 +15,7 @@ from experiments.run_folder.folder import RunFolder
 from tff_algos.privacy import accounting
 from tff_algos.runtimes import dask_tasks
 from tff_algos.runtimes import runtime as runtimes
-from tff_algos.simulation import client_evaluation, cohorts, loop, records
+from tff_algos.simulation import client_evaluation, cohorts, loop, records, stopping
 
 
 def finish(
@@ -88,10 +88,11 @@ def _print_end(result: loop.Result, config: Config) -> None:
   rule = config.stop_rule()
   if rule is None or result.ended_by not in ("target", "patience"):
     return
+  metric = stopping.name_of(rule.metric)
   if result.ended_by == "target":
-    why = f"test {rule.metric} has reached {rule.target:g}"
+    why = f"test {metric} has reached {rule.target:g}"
   else:
-    why = f"test {rule.metric} has got no better in {rule.patience} evaluations"
+    why = f"test {metric} has got no better in {rule.patience} evaluations"
   print(f"at its end after round {len(result.records)} of {config.rounds}: {why}")
 
 

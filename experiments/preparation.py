@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Optional
 
 from experiments.config import Config, make_hparams
@@ -14,10 +15,18 @@ from tasks import registry as tasks_registry
 from tff_algos import hyper_parameters
 from tff_algos.aggregators import table as aggregators
 from tff_algos.algorithms import registry as algorithms_registry
-from tff_algos.errors import DamagedError, InputError
+from tff_algos.errors import DamagedError, InputError, InputWarning
 from tff_algos.models.functional import Model
-from tff_algos.simulation import best_round, checkpoints, cohorts, loop, schedules
+from tff_algos.simulation import (
+  best_round,
+  checkpoints,
+  cohorts,
+  loop,
+  schedules,
+  stopping,
+)
 from tff_algos.simulation.client_evaluation import Personalization
+from tff_algos.templates.algorithm import Algorithm
 from tff_algos.templates.rounds import AggregationFactory
 from tff_algos.templates.stateful_process import StatefulProcess
 
@@ -62,6 +71,7 @@ def prepare(config: Config) -> Prepared:
   task = tasks_registry.get(config.task)
   algorithm = algorithms_registry.get(config.algorithm)
   hparams = make_hparams(algorithm, task, config.hparams)
+  _warn_of_unknown(task.hparams, algorithm)
   personalization = _personalization(config, task, hparams)
   settings = loop.Settings(
     rounds=config.rounds,
@@ -85,6 +95,20 @@ def prepare(config: Config) -> Prepared:
   _check_metrics(config, loaded.model)
   process = build(config, loaded, hparams, settings)
   return Prepared(config, loaded, hparams, process, settings, personalization)
+
+
+def _warn_of_unknown(names: Iterable[str], algorithm: Algorithm) -> None:
+  """Warns of a task's hyper-parameters that this algorithm has not, nor any of ours."""
+  rows = (algorithm, *algorithms_registry.ALGORITHMS.values())
+  known = {f.name for row in rows for f in dataclasses.fields(row.hparams_class)}
+  for name in names:
+    if name not in known:
+      warnings.warn(
+        f"The task's hyper-parameter {name!r} is left out, as neither {algorithm.name} "
+        "nor any algorithm here has it.",
+        InputWarning,
+        stacklevel=2,
+      )
 
 
 def load(config: Config) -> tasks_registry.LoadedTask:
@@ -188,6 +212,11 @@ def _personalization(
 
 def _check_cohort(config: Config, num_clients: int) -> None:
   held_out = config.held_out_clients
+  if held_out >= num_clients:
+    raise InputError(
+      f"held_out_clients is {held_out}, but there are only {num_clients} clients, of "
+      "which some have to train: lower it."
+    )
   if config.clients_per_round > num_clients - held_out:
     less = f", of which {held_out} are held out" if held_out else ""
     raise InputError(
@@ -211,9 +240,10 @@ def _check_schedule(settings: loop.Settings, hparams: Any) -> None:
 def _check_metrics(config: Config, model: Model) -> None:
   known = ("loss", *model.metrics)
   rule = config.stop_rule()
-  if rule is not None and rule.metric not in known:
+  wanted = None if rule is None else stopping.name_of(rule.metric)
+  if wanted is not None and wanted not in known:
     raise InputError(
-      f"The run is to stop by {rule.metric}, which the task's model does not measure: "
+      f"The run is to stop by {wanted}, which the task's model does not measure: "
       f"choose one of {', '.join(known)}."
     )
   if config.eval_clients_every and "accuracy" not in known:

@@ -139,7 +139,7 @@ def define() -> None:
     "stop_at",
     None,
     "End the run, with status 0, after the first evaluation whose test metric is as good "
-    "as this: accuracy:0.95, loss:0.2.",
+    "as this: accuracy:0.95, loss:0.2; -NAME:VALUE of one of which less is better.",
     **place,
   )
   flags.DEFINE_integer(

@@ -75,6 +75,8 @@ from .models.functional import ExampleSpec as ExampleSpec
 from .models.functional import FadingCrossEntropy as FadingCrossEntropy
 from .models.functional import Model as Model
 from .models.functional import SoftTargets as SoftTargets
+from .models.functional import sequence_accuracy as sequence_accuracy
+from .models.functional import sequence_cross_entropy as sequence_cross_entropy
 from .models.keras import from_keras as from_keras
 from .models.keras import reinitialize as reinitialize
 from .models.to_keras import keras_weights as keras_weights

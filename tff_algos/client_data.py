@@ -311,7 +311,7 @@ def write_clients(
   clients: Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]],
   spec: ExampleSpec,
 ) -> ClientDirectory:
-  """Writes `{client: (x, y)}` as client files.
+  """Writes `{client: (x, y)}` as client files, in the place of those of the folder.
 
   The list of clients is written last, so that a folder that was cut short is none.
 

@@ -58,7 +58,7 @@ def of_model(loaded: LoadedTask) -> dict[str, Any]:
 
 
 def of_own_code(task: str, algorithms: Iterable[str] = ()) -> dict[str, dict[str, str]]:
-  """Digests of the files that what is a user's own is in: headings to modules to them.
+  """Digests of the files that what is a user's own is in: `OWN_CODE` to modules to them.
 
   They are those of the module that is named, and of an algorithm's builder and its
   hyper-parameters' class, or of what a task is made of, less what is the library's, but

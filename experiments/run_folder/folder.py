@@ -34,6 +34,9 @@ OF_A_RUNTIME = frozenset(
   ("threads", "devices", "workers", "scheduler", "tls_ca_file", "tls_cert", "tls_key")
 )
 
+#: Where a manifest has the digests of a user's own modules, by name.
+OWN_CODE = ("algorithm", "task")
+
 #: What of a manifest may differ where a run is resumed: it does not change the numbers;
 #: and hyper-parameters are compared as they are in the end, with all defaults.
 FREE_SETTINGS = frozenset(
@@ -119,6 +122,13 @@ class RunFolder:
     if held is None:
       return False
     found = differences(held, manifest, free)
+    files = [v for heading in OWN_CODE for v in manifest.get(heading, {})]
+    edited = [name for name, *_ in found if name in files]
+    if edited:  # Of which one cannot be given another value.
+      raise InputError(
+        f"{self.path} holds results of another version of {', '.join(edited)}: put it "
+        f"back as it was, or choose another {self._flag}."
+      )
     if found:
       what = "; ".join(f"{name}={old!r}, not {new!r}" for name, old, new in found[:4])
       if len(found) > 4:

@@ -641,6 +641,7 @@ _WHAT_IS_WANTED = r"must be a tuple of arrays as the weights' are, \(\(3, 1\), \
       r"adjust_gradient must return a pair \(gradient, carry\); found \(\(\(3, 1\), ",
     ),
     (dict(after_step=lambda w, batch: w[:1]), rf"after_step returns {_WHAT_IS_WANTED}"),
+    (dict(pull=0.1), r"pull must be a tff_algos\.Pull; found 0\.1\.$"),
     (
       dict(pull=local_training.Pull((tf.constant(0.0), tf.constant(0.0)))),
       r"arrays of the same shapes, .* found \(3, 1\), \(1,\) and \(\), \(\)\.$",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import types
+from collections import OrderedDict
 
 import numpy as np
 import problems
@@ -11,10 +12,11 @@ import pytest
 import replay
 import tensorflow as tf
 
-from tff_algos.algorithms import fed_avg, fed_avg_m, fed_curv
+from tff_algos.algorithms import fed_avg, fed_avg_m, fed_curv, fed_sgd
 from tff_algos.client_data import ClientInput
 from tff_algos.diagnostics import forgetting
-from tff_algos.templates.rounds import ServerVariables
+from tff_algos.templates import composer
+from tff_algos.templates.rounds import Round, ServerVariables
 
 _STEP = 0.3
 
@@ -114,6 +116,35 @@ def test_local_models_are_from_where_clients_start(in_process, problem, start):
   ahead = [x + v for x, v in zip(start, velocity)]
   for a, b in zip(found, _one_step(problem, ahead, 2)):
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_local_models_are_what_was_trained_whatever_of_it_is_sent(
+  in_process, problem, start
+):
+  hparams = fed_avg.FedAvgHparams(batch_size=None, learning_rate=_STEP)
+  client_update = fed_avg.train_from_model(problem.model)
+
+  def scaled(*given):
+    result = client_update(*given)
+    sent = OrderedDict(model=tuple(1e-3 * v for v in result.message["model"]))
+    return result._replace(message=sent)
+
+  process = composer.compose_process(
+    problem.model,
+    hparams,
+    rounds=Round(scaled, fed_avg.move_by_mean),
+    aggregators={"model": None},
+  )
+  train = forgetting.build_local_models(problem.model, process)
+  (found,) = train(ServerVariables(start, ()), [()], _inputs(problem, [2]))
+  for a, b in zip(found, _one_step(problem, start, 2)):
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_clients_that_send_a_gradient_have_no_local_models(in_process, problem):
+  process = fed_sgd.build_fed_sgd(problem.model)
+  with pytest.raises(ValueError, match="whose clients train by "):
+    forgetting.build_local_models(problem.model, process)
 
 
 @pytest.mark.parametrize(

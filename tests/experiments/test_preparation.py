@@ -15,7 +15,7 @@ from experiments.run_folder.folder import CHECKPOINTS
 from tasks import registry as tasks_registry
 from tff_algos.algorithms import fed_avg
 from tff_algos.algorithms import registry as algorithms_registry
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, InputWarning
 from tff_algos.hyper_parameters import HyperParameters
 from tff_algos.simulation import loop
 from tff_algos.simulation.client_evaluation import Personalization
@@ -66,6 +66,13 @@ def test_clients_step_by_what_is_given_then_the_tasks_then_the_algorithms(
   assert steps_of(algorithm, of_task, given) == expected
 
 
+def test_a_tasks_hyper_parameter_that_no_algorithm_has_is_warned_of(steps_of):
+  said = "hyper-parameter 'lr' is left out, as neither fedavg nor any"
+  with pytest.warns(InputWarning, match=said) as warned:
+    steps_of("fedavg", dict(**_OF_TASK, lr=0.9, mu=1.0), {})
+  assert len(warned) == 1  # mu is FedProx's.
+
+
 def test_clients_take_no_steps_unless_asked_to(steps_of):
   assert steps_of("fedavg", _OF_TASK, {}, steps=0) is None
 
@@ -98,6 +105,9 @@ def test_cohort_is_of_clients_that_are_not_held_out(monkeypatch):
   given = dict(num_clients=10, held_out_clients=3)
   with pytest.raises(InputError, match="8, but there are only 10 clients, of which 3"):
     preparation.prepare(make_config("fedavg", "digits_cnn", clients_per_round=8, **given))
+  none = make_config("fedavg", "digits_cnn", num_clients=10, held_out_clients=10)
+  with pytest.raises(InputError, match="^held_out_clients is 10, but there are only 10"):
+    preparation.prepare(none)
   with pytest.raises(pytest.fail.Exception, match="loaded"):
     preparation.prepare(make_config("fedavg", "digits_cnn", clients_per_round=7, **given))
 

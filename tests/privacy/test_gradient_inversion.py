@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import types
 
 import numpy as np
 import pytest
@@ -188,3 +189,16 @@ def test_process_without_client_work_is_refused():
 
   with pytest.raises(ValueError, match="what one client sends"):
     gradient_inversion.upload_of(Process(), (), ())
+
+
+def test_upload_without_the_attacked_part_is_refused():
+  class Process:
+    next_fns = dict.fromkeys([""])
+
+    @staticmethod
+    def client_work(*_):
+      return types.SimpleNamespace(message=dict(shared=(tf.zeros([2]),)))
+
+  upload = gradient_inversion.upload_of(Process(), (), ())
+  with pytest.raises(ValueError, match="this algorithm's send 'shared': choose another"):
+    upload(None, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from tff_algos.simulation import best_round
 
@@ -14,6 +15,12 @@ def test_of_rounds_as_good_the_first_is_the_best():
   assert best_round.of_checkpoint(kept, records, "accuracy") is kept
   found = best_round.of_checkpoint(None, records, "accuracy")
   assert found == best_round.Best(2, 0.8, None)
+
+
+@pytest.mark.parametrize("metric, expected", [("off", 2), ("-off", 1)])
+def test_with_a_minus_less_is_better(metric, expected):
+  records = [dict(round=k + 1, test_off=v) for k, v in enumerate((0.1, 0.8, 0.7))]
+  assert best_round.of_checkpoint(None, records, metric).round_num == expected
 
 
 def test_what_was_kept_by_another_metric_is_not_the_best():

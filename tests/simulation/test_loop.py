@@ -7,6 +7,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow_federated as tff
 import tree
 
 from tff_algos import client_data
@@ -271,7 +272,7 @@ def test_saves_at_the_interval_and_at_the_end(
   settings = _settings(5, checkpoint_folder=str(tmp_path / "a"), checkpoint_every=every)
   loop.simulate(notes, federation.clients, settings)
   assert saved == expected
-  loop.simulate(notes, federation.clients, _settings(5, checkpoint_every=1))
+  loop.simulate(notes, federation.clients, _settings(5))
   assert saved == expected  # Without a folder, none.
 
 
@@ -372,6 +373,7 @@ def test_rule_needs_its_metric(notes, federation):
     (dict(availability=None), "availability must be a tff_algos.Availability; .* None"),
     (dict(stop="accuracy:0.9"), "stop must be a tff_algos.StopRule; .*'accuracy:0.9'"),
     (dict(learning_rate_schedule="cosine"), "must be a function .* found a str"),
+    (dict(checkpoint_every=1), "checkpoint_every needs the checkpoint_folder"),
     (dict(checkpoint_folder="ram://a/b"), "must be a local folder, .*ram://a/b"),
   ],
 )
@@ -477,6 +479,17 @@ def test_resumed_run_has_the_hyper_parameters_it_began_with(
 def test_what_is_no_function_is_refused(notes, federation, name):
   with pytest.raises(InputError, match=f"^{name} must be a function.* found a tuple"):
     loop.simulate(notes, federation.clients, _settings(1), **{name: (1, 2)})
+  assert notes.rounds == []
+
+
+def test_context_that_gives_references_is_refused(notes, federation):
+  context = runtime.create_runtime().federated_context()
+  said = "^simulate runs on a runtime itself, .* `with runtime:` in the place of"
+  with (
+    tff.framework.get_context_stack().install(context),
+    pytest.raises(InputError, match=said),
+  ):
+    loop.simulate(notes, federation.clients, _settings(1))
   assert notes.rounds == []
 
 

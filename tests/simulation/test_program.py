@@ -403,6 +403,7 @@ def test_a_program_finds_its_clients_from_another_folder(
     (dict(train_process=None), "train_process must be a tff_algos.StatefulProcess; "),
     (dict(train_data_source=[1]), "train_data_source must be a tff_algos.ClientSource; "),
     (dict(train_per_round_clients=0), "train_per_round_clients must be at least 1; "),
+    (dict(train_per_round_clients=6), "train_per_round_clients must be at most 5; "),
     (dict(train_total_rounds=2.5), "train_total_rounds must be a whole number; "),
     (dict(train_total_rounds=-1), "train_total_rounds must be at least 0; "),
     (

@@ -42,11 +42,12 @@ def test_target_is_as_good_or_better(values, expected):
   assert _ends(StopRule(target=0.6), _rounds(*values)) == expected
 
 
-def test_of_a_loss_less_is_better():
+@pytest.mark.parametrize("metric, name", [("loss", "loss"), ("-off", "off")])
+def test_of_a_loss_and_of_what_has_a_minus_less_is_better(metric, name):
   losses = _rounds(1.0, 0.4, 0.3, 0.29)
-  assert _ends(StopRule("loss", target=0.3), losses, "loss") == (3, "target")
-  assert _ends(StopRule("loss", patience=1), losses, "loss") == (4, None)
-  assert _ends(StopRule("loss", patience=1), _rounds(1, 2, 0), "loss") == (2, "patience")
+  assert _ends(StopRule(metric, target=0.3), losses, name) == (3, "target")
+  assert _ends(StopRule(metric, patience=1), losses, name) == (4, None)
+  assert _ends(StopRule(metric, patience=1), _rounds(1, 2, 0), name) == (2, "patience")
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,20 @@ def test_a_number_that_is_not_finite_anywhere_in_a_result_drops_it(part):
     np.testing.assert_array_equal(value, np.zeros_like(value))
 
 
+@pytest.mark.parametrize("least, is_taken", [(-1e-3, False), (0.0, True), (2.0, True)])
+def test_negative_weight_of_any_part_drops_the_client(least, is_taken):
+  ones, one = (tf.ones([2]),), tf.constant(1.0)
+  result = ClientResult(
+    OrderedDict(model=ones, extra=ones),
+    OrderedDict(model=one, extra=tf.constant(least)),
+    (),
+    OrderedDict(loss=(one, one)),
+  )
+  found = client_results.drop_non_finite(result, (), tf.constant(5))
+  assert bool(found.totals["counts"]["num_accepted"]) == is_taken
+  np.testing.assert_array_equal(found.message["model"][0], np.ones(2) * is_taken)
+
+
 @pytest.mark.parametrize(
   "value, is_taken",
   [

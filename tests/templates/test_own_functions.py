@@ -439,6 +439,22 @@ def test_aggregators_without_names_are_refused():
     _compose(aggregators=tff_algos.mean())
 
 
+@pytest.mark.parametrize(
+  "given, said",
+  [
+    (
+      dict(rounds=(_update, _moved)),
+      r"^rounds must be a tff_algos\.Round, .* a tuple\.$",
+    ),
+    (dict(init_server=(0,)), "^init_server must be a function of no arguments; "),
+    (dict(init_client=(0,)), "^init_client must be a function of no arguments; "),
+  ],
+)
+def test_arguments_of_other_kinds_are_refused(given, said):
+  with pytest.raises(tff_algos.InputError, match=said):
+    _compose(**given)
+
+
 @pytest.mark.parametrize("factory", ["clipping", [], type(tff_algos.mean())])
 def test_aggregator_that_is_no_factory_is_refused(factory):
   with pytest.raises(tff_algos.InputError, match="must be an aggregation factory"):

@@ -6,7 +6,9 @@ from step to step is its `carry`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
@@ -14,7 +16,7 @@ import tensorflow as tf
 from tff_algos.client_data import Examples
 from tff_algos.client_work import gradients, tree_math
 from tff_algos.client_work.local_sgd import PlainSgd
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, check_is
 from tff_algos.models.functional import Model, Weights
 
 # What a seed is folded with, so that no two kinds of draws share a key.
@@ -81,6 +83,25 @@ class LocalResult(NamedTuple):
   loss: tf.Tensor
   num_seen: tf.Tensor
   carry: Any
+
+
+_NOTED: contextvars.ContextVar[Optional[list[LocalResult]]] = contextvars.ContextVar(
+  "noted", default=None
+)
+
+
+@contextlib.contextmanager
+def noting() -> Iterator[list[LocalResult]]:
+  """Within this a list has the result of each call of `train_client`, as it is traced.
+
+  Of a client's local model it is the one place: what is sent may be scaled.
+  """
+  results: list[LocalResult] = []
+  token = _NOTED.set(results)
+  try:
+    yield results
+  finally:
+    _NOTED.reset(token)
 
 
 def seed_of_steps(seed: tf.Tensor) -> tf.Tensor:
@@ -150,6 +171,8 @@ def train_client(
   Raises:
     InputError: What a function returns, or `pull`, is not of the weights' shapes.
   """
+  if pull is not None:
+    check_is("pull", pull, Pull)
   momentum = getattr(hparams, "momentum", 0.0)
   has_momentum = tf.is_tensor(momentum) or momentum != 0
   is_seen = gradient_of or adjust_gradient or note_direction or has_momentum
@@ -215,13 +238,17 @@ def train_client(
     (first_step, start, velocity, carry, tf.constant(0.0)),
     parallel_iterations=1,
   )
-  return LocalResult(
+  result = LocalResult(
     weights=weights,
     num_steps=tf.cast(num_steps, tf.float32),
     loss=loss,
     num_seen=tf.cast(num_epochs * n, tf.float32),
     carry=carry,
   )
+  noted = _NOTED.get()
+  if noted is not None:
+    noted.append(result)
+  return result
 
 
 def _two(who: str, wanted: str, found: Any) -> tuple[Any, Any]:

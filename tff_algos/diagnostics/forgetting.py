@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tff_algos import client_data
 from tff_algos.client_data import ClientInput
-from tff_algos.client_work import tree_math
+from tff_algos.client_work import local_training
 from tff_algos.errors import InputError
 from tff_algos.models.functional import Model, Weights
 from tff_algos.simulation import evaluation
@@ -31,7 +31,7 @@ class Forgetting(NamedTuple):
 
   Attributes:
     before: loss^(t-1)(i), under the global model from which round t starts.
-    after: loss^(t)(i), the mean over the local models that round t's clients send.
+    after: loss^(t)(i), the mean over the local models of round t's clients.
   """
 
   before: NDArray[np.float64]
@@ -48,15 +48,16 @@ def build_local_models(model: Model, process: StatefulProcess) -> LocalModels:
 
   Args:
     model: The model.
-    process: The algorithm, whose clients send their model's change as a whole. Those of
-      FedSGD send a gradient, which a process does not say and which would be added.
+    process: The algorithm. A client's local model is what its last `train_client` leaves
+      behind, whatever of it is sent.
 
   Returns:
     `(variables, client_states, client_inputs) -> local models`, one for each client,
     with the server's variables and the arguments of `process.next`.
 
   Raises:
-    InputError: The clients send only parts of the model, or need others' estimates.
+    InputError: The clients train a part of the model in some rounds, need others'
+      estimates, or do not train by `train_client`.
   """
   work = process.client_work
   if work is None or len(process.next_fns) > 1:
@@ -65,16 +66,19 @@ def build_local_models(model: Model, process: StatefulProcess) -> LocalModels:
       "in every round: choose another algorithm."
     )
 
-  (kind,) = process.composed_of["rounds"].values()
-
   @tf.function(autograph=False)
   def train(
     variables: ServerVariables, client_state: Any, path: tf.Tensor, seed: tf.Tensor
   ) -> Weights:
     examples = client_data.read(path, model.example_spec)
-    message = work(variables, client_state, examples, seed).message
-    start = kind.distribute(variables)["model"]
-    return tree_math.add(tuple(start), tuple(message["model"]))
+    with local_training.noting() as results:
+      work(variables, client_state, examples, seed)
+    if not results:
+      raise InputError(
+        "Local models are known only of algorithms whose clients train by "
+        "tff_algos.train_client: choose another algorithm."
+      )
+    return results[-1].weights
 
   # Traced here, as it is then that an algorithm refuses; by types, without a runtime.
   state_type = process.initialize.type_signature.result.member

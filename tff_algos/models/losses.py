@@ -155,11 +155,18 @@ def _split(structure: Any) -> list[Any]:
 
 def _not_one_each(what: str, shape: Any, y: Any, predictions: Any) -> InputError:
   made = "no tensor" if shape is None else _text(shape)
+  advice = (
+    "take means over all but the first dimension; of Keras take a loss with "
+    "reduction='none', or a function in the place of a metric object"
+  )
+  if y.dtype.is_integer and y.shape.rank == 2:
+    advice = (
+      "give loss=tff_algos.sequence_cross_entropy and metrics={'accuracy': "
+      "tff_algos.sequence_accuracy} for a label at each step, or " + advice
+    )
   return InputError(
     f"Of labels {_text(y.shape)} and predictions {_shapes(predictions)} {what} makes "
-    f"{made}, where it must make (B,), one number for each example: take means over all "
-    "but the first dimension; of Keras take a loss with reduction='none', or a function "
-    "in the place of a metric object."
+    f"{made}, where it must make (B,), one number for each example: {advice}."
   )
 
 

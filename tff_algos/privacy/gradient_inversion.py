@@ -112,7 +112,7 @@ def upload_of(process: StatefulProcess, variables: Any, client_state: Any) -> Up
 
   Raises:
     InputError: It sends different parts in different rounds, or what one client does is
-      not known.
+      not known; or, when the result is called, it sends no part "model".
   """
   if process.client_work is None or len(process.next_fns) > 1:
     raise InputError(
@@ -125,7 +125,13 @@ def upload_of(process: StatefulProcess, variables: Any, client_state: Any) -> Up
   )
 
   def upload(examples: Examples, seed: tf.Tensor) -> Weights:
-    return tuple(work(variables, client_state, examples, seed).message["model"])
+    message = work(variables, client_state, examples, seed).message
+    if "model" not in message:
+      raise InputError(
+        'The attack is on the part "model" of what a client sends, and this algorithm\'s '
+        f"send {', '.join(map(repr, message))}: choose another algorithm."
+      )
+    return tuple(message["model"])
 
   return upload
 

@@ -40,17 +40,18 @@ def better(
   Args:
     best: The best before; None for none.
     record: Of the round.
-    metric: Its name without `test_`; None: no round is better.
+    metric: As `StopRule` has it; None: no round is better.
     process: What has the weights.
     state: The server state after the round.
 
   Raises:
     InputError: Evaluation does not give the metric.
   """
+  wanted = None if metric is None else stopping.name_of(metric)
   measured = [name[5:] for name in record if name.startswith("test_")]
-  if metric is not None and measured and metric not in measured:
+  if wanted is not None and measured and wanted not in measured:
     raise InputError(
-      f"The run is to keep the best model by {metric}, but evaluation gives "
+      f"The run is to keep the best model by {wanted}, but evaluation gives "
       f"{', '.join(measured)}: choose one of them."
     )
   value = _value(record, metric)
@@ -95,5 +96,5 @@ def of_checkpoint(
 
 def _value(record: Mapping[str, Any], metric: Optional[str]) -> Optional[float]:
   """The test metric of a round; None where it was not measured or is not finite."""
-  value = record.get(f"test_{metric}")
+  value = None if metric is None else record.get(f"test_{stopping.name_of(metric)}")
   return value if value is not None and math.isfinite(value) else None

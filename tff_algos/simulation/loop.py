@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
+import tensorflow_federated as tff
 
 from tff_algos import durable_files
 from tff_algos.client_data import ClientDirectory, ClientInput
@@ -87,6 +88,10 @@ class Settings:
     if self.learning_rate_schedule is not None:
       such_as = " of the rounds done, such as one of tff_algos.schedules gives"
       check_function("learning_rate_schedule", self.learning_rate_schedule, such_as)
+    if self.checkpoint_every and not self.checkpoint_folder:
+      raise InputError(
+        "checkpoint_every needs the checkpoint_folder that checkpoints go to."
+      )
     if "://" in os.fspath(self.checkpoint_folder or ""):
       raise InputError(
         "checkpoint_folder must be a local folder, whose files can be synced; found "
@@ -172,8 +177,8 @@ def simulate(
       the metric `accuracy`, if the model has it, over the clients that train
       (`client_accuracy_p10` and so on) and those that never do (`held_out_accuracy_p10`).
     keep_best: The test metric, such as "accuracy", of whose best value the weights are
-      kept, in checkpoints too: of the first round that has it. Of "loss" it is the least,
-      of all others the largest.
+      kept, in checkpoints too: of the first round that has it. It is the largest, and of
+      "loss" and of one with "-" before it, as in "-off" for an error, the least.
     resume: Whether to go on from the newest checkpoint, if there is one, with the seed,
       the clients, those that are held out, and the hyper-parameters that the run began
       with, and with algorithm, loss, Keras layers and aggregators of the same names;
@@ -197,6 +202,11 @@ def simulate(
   """
   check_process(process)
   check_is("settings", settings, Settings)
+  if isinstance(tff.framework.get_context_stack().current, tff.program.FederatedContext):
+    raise InputError(
+      "simulate runs on a runtime itself, and the default context is one for TFF's "
+      "programs: use `with runtime:` in the place of its federated_context()."
+    )
   for what, wanted in (("stop", settings.stop), ("keep the best model", keep_best)):
     if wanted is not None and evaluate is None:
       raise InputError(f"To {what} by a test metric, give evaluate= what measures it.")

@@ -13,7 +13,7 @@ import tensorflow_federated as tff
 from tff_algos.client_data import ClientDirectory
 from tff_algos.errors import InputError
 from tff_algos.models.functional import Weights
-from tff_algos.simulation import client_evaluation, cohorts
+from tff_algos.simulation import client_evaluation, cohorts, stopping
 from tff_algos.simulation.client_evaluation import EvaluateClients
 from tff_algos.templates.ledger import RoundTraffic
 from tff_algos.templates.stateful_process import StatefulProcess
@@ -145,9 +145,10 @@ def of_test(
       "evaluate must return a mapping of metrics to numbers, such as {'accuracy': 0.9}; "
       f"found a {type(values).__name__}."
     )
-  if settings.stop is not None and settings.stop.metric not in values:
+  wanted = None if settings.stop is None else stopping.name_of(settings.stop.metric)
+  if wanted is not None and wanted not in values:
     raise InputError(
-      f"The run is to stop by {settings.stop.metric}, but evaluation gives "
+      f"The run is to stop by {wanted}, but evaluation gives "
       f"{', '.join(values)}: choose one of them."
     )
   record: Record = {}

@@ -134,7 +134,6 @@ async def train_with_client_states(
   check_is("train_process", train_process, StatefulProcess)
   if not hasattr(train_data_source, "clients"):  # Another class may do the same.
     check_is("train_data_source", train_data_source, ClientSource)
-  check_whole_number("train_per_round_clients", train_per_round_clients, 1)
   check_whole_number("train_total_rounds", train_total_rounds, 0)
   keeps, releases = tff.program.ProgramStateManager, tff.program.ReleaseManager
   check_is("program_state_manager", program_state_manager, keeps, "tff.program")
@@ -143,6 +142,7 @@ async def train_with_client_states(
     check_is("train_metrics_manager", train_metrics_manager, releases, "tff.program")
   clients = train_data_source.clients
   files = ClientFiles(clients, train_process.model, train_process.identity.example)
+  check_whole_number("train_per_round_clients", train_per_round_clients, 1, len(clients))
   cohorts.check_population(train_process.population, clients.num_examples)
   materialize = tff.program.materialize_value
   initial = await materialize(train_process.initialize_client())

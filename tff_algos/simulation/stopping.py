@@ -10,9 +10,15 @@ from typing import Any, Optional
 from tff_algos.errors import InputError, check_number, check_whole_number
 
 
+def name_of(metric: str) -> str:
+  """What `evaluate` calls it, without the sign that less of it is better."""
+  return metric.removeprefix("-")
+
+
 def goodness(metric: Optional[str], value: float) -> float:
-  """A test metric's value, of "loss" less it: more is better."""
-  return -value if metric == "loss" else value
+  """A test metric's value, or less it where less is better: more is better."""
+  is_error = metric is not None and (metric == "loss" or metric.startswith("-"))
+  return -value if is_error else value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,8 +26,8 @@ class StopRule:
   """Ends a run where a test metric reaches a target, or gets no better any more.
 
   Attributes:
-    metric: What `evaluate` calls it. Of "loss" less is better, of all others, such as
-      "accuracy", more.
+    metric: What `evaluate` calls it, such as "accuracy"; with "-" before it, as in "-off"
+      for an error, less of it is better, as it is of "loss".
     target: The run ends after the first evaluation that is as good, of "accuracy" in
       (0, 1]; None: there is none.
     patience: The run ends after so many evaluations in a row of which none was better
@@ -63,7 +69,7 @@ class StopRule:
     Returns:
       "target", "patience", or None where it goes on.
     """
-    values = [record.get(f"test_{self.metric}") for record in records]
+    values = [record.get(f"test_{name_of(self.metric)}") for record in records]
     best, waited = -math.inf, 0
     for value in (goodness(self.metric, v) for v in values if v is not None):
       best, waited = (value, 0) if value > best else (best, waited + 1)

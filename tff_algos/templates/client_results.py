@@ -66,6 +66,8 @@ def drop_non_finite(
 ) -> ClientWorkOutput:
   """Gives a client whose result is not finite no weight and leaves its state alone.
 
+  So it does where a weight is negative, by which others' updates would be turned round.
+
   A result with a norm of more than about 2e19, whose square float32 cannot hold, is taken
   for one that is not finite.
 
@@ -76,7 +78,8 @@ def drop_non_finite(
   numbers = [v for leaf in tf.nest.flatten(made) for v in floating(leaf)]
   # A norm takes a quarter of the time of looking at each number.
   lengths = [tf.cast(tf.nn.l2_loss(v), tf.float32) for v in numbers]
-  accepted = tf.reduce_all(tf.math.is_finite(tf.stack(lengths)))
+  least = tf.reduce_min([tf.cast(w, tf.float32) for w in result.weight.values()])
+  accepted = tf.reduce_all(tf.math.is_finite(tf.stack(lengths))) & (least >= 0)
   sent = tuple(map(OrderedDict, (result.message, result.weight, result.metrics)))
   (message, weight, averages), client_state = _if_accepted(
     accepted, sent, result.client_state, old_client_state

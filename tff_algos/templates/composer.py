@@ -31,7 +31,7 @@ import tensorflow as tf
 from tff_algos import hyper_parameters
 from tff_algos.client_data import Examples
 from tff_algos.client_work.model_update import ClientResult
-from tff_algos.errors import InputError, InputWarning, check_number
+from tff_algos.errors import InputError, InputWarning, check_function, check_number
 from tff_algos.models.functional import Model, check_model
 from tff_algos.templates.client_readings import ClientReading
 from tff_algos.templates.rounds import AggregationFactory, Round, ServerVariables, mean
@@ -104,6 +104,13 @@ def compose_process(
 
   check_given(model, hparams)
   check_norm_limit(norm_limit)
+  check_function("init_server", init_server, " of no arguments")
+  check_function("init_client", init_client, " of no arguments")
+  if not isinstance(rounds, (Round, Mapping)):
+    raise InputError(
+      "rounds must be a tff_algos.Round, or a mapping of names to several; found a "
+      f"{type(rounds).__name__}."
+    )
   if not isinstance(aggregators, Mapping):
     raise InputError(
       "aggregators must map the names of the message's parts to factories, such as "

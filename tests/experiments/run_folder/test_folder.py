@@ -126,6 +126,17 @@ def test_difference_is_said_by_name_with_both_values(begun):
   assert "choose another --run_dir." in str(caught.value)
 
 
+def test_edited_code_is_said_to_be_put_back(tmp_path):
+  folder = RunFolder(str(tmp_path))
+  folder.begin({**_MANIFEST, "algorithm": {"mine": "4f", "hers": "00"}})
+  with pytest.raises(InputError) as caught:
+    folder.check({**_MANIFEST, "algorithm": {"mine": "a0", "hers": "00"}})
+  told = (
+    f"{folder.path} holds results of another version of mine: put it back as it was, "
+  )
+  assert str(caught.value) == f"{told}or choose another --run_dir."
+
+
 def test_more_than_four_differences_are_counted(begun):
   manifest = {
     "flags": {"task": "b", "seed": 1, "rounds": 4, "devices": ["CPU:1"]},
