@@ -106,7 +106,7 @@ def test_cohort_is_of_clients_that_are_not_held_out(monkeypatch):
   with pytest.raises(InputError, match="8, but there are only 10 clients, of which 3"):
     preparation.prepare(make_config("fedavg", "digits_cnn", clients_per_round=8, **given))
   none = make_config("fedavg", "digits_cnn", num_clients=10, held_out_clients=10)
-  with pytest.raises(InputError, match="^held_out_clients is 10, but there are only 10"):
+  with pytest.raises(InputError, match=r"^held_out_clients is 10, but there are only 10"):
     preparation.prepare(none)
   with pytest.raises(pytest.fail.Exception, match="loaded"):
     preparation.prepare(make_config("fedavg", "digits_cnn", clients_per_round=7, **given))
