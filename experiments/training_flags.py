@@ -187,6 +187,11 @@ def check_foreign_flags(argv: Sequence[str], algorithms: Sequence[str]) -> None:
       )
     if name in COMMON:
       raise InputError(f"{which} has no hyper-parameter {name}, so leave --{name} out.")
+    for row in map(algorithms_registry.get, algorithms):
+      if name in (field.name for field in dataclasses.fields(row.hparams_class)):
+        raise InputError(
+          f"There is no flag --{name}: {row.name}'s is --{flag_name(row, name)}."
+        )
 
 
 def given_hparams(row: Algorithm) -> dict[str, Any]:

@@ -23,6 +23,10 @@ _MISTAKES = {
     ["--algorithm=fedreg", "--fedreg_mg_gamma=0.3"],
     ["--fedreg_mg_gamma is a flag of fedreg_mg"],
   ),
+  "hyper-parameter in the place of its flag": (
+    ["--algorithm=fedprox", "--mu=0.1"],
+    ["no flag --mu: fedprox's is --fedprox_mu"],
+  ),
   "flag that the last of two algorithms has not": (
     ["--algorithm=fedavg", "--algorithm=fedsgd", "--epochs=2"],
     ["fedsgd has no hyper-parameter epochs"],

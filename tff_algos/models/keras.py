@@ -316,5 +316,6 @@ def _check_pure(traced: Any, name: str) -> None:
     raise InputError(
       f"The Keras model {name!r} or its preprocess uses a tensor of shape "
       f"{tuple(captured[0].shape)} that TFF cannot take along: make it an "
-      "attribute of a layer of the model, or a NumPy array in preprocess."
+      "attribute of a layer of the model, or a NumPy array in preprocess; a layer with "
+      "numbers of its own, such as Normalization, must be the model's first instead."
     )
