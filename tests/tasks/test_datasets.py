@@ -40,6 +40,7 @@ from tasks.datasets import (
   picture_folder,
   tfds_images,
 )
+from tasks.rows import parts
 from tff_algos.errors import InputError
 
 _TRAIN, _TEST = 20, 6
@@ -780,6 +781,26 @@ def test_picture_folder_without_pictures(content, tmp_path):
     (tmp_path / "x.tar").write_bytes(content)
   with pytest.raises(dataset.DataMissingError, match="name a folder that does"):
     picture_folder.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+  "file, said",
+  [
+    ("train/cat/1.jpg", "JPEG CIFAR-10"),
+    ("train/cat/1.png", "CIFAR-10 from a folder of pictures"),
+    ("cifar10.tar", "CIFAR-10 from a folder of pictures"),
+    ("cifar-10.tar.gz", None),
+  ],
+)
+def test_cifar10_says_what_its_pictures_are(monkeypatch, tmp_path, file, said):
+  """JPEG's are not the publishers' pixels; what TFDS prepares is."""
+  (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+  (tmp_path / file).touch()
+  for loader in (picture_folder, tfds_images):
+    monkeypatch.setattr(loader, "load", lambda *args, note=None, **more: (args, note))
+  place, note = parts.cifar10(str(tmp_path), str(tmp_path / "cache"))
+  assert note == said
+  assert place == ((tmp_path,) if said else ("cifar10", str(tmp_path)))
 
 
 # --- Real data ----------------------------------------------------------------------

@@ -47,6 +47,24 @@ def test_rows_are_found_by_their_names():
     assert row.name == name
 
 
+@pytest.mark.parametrize(
+  "name, expected",
+  [
+    # E, B, learning rate and momentum: FedGG, Section 4.1; a public reproduction of
+    # TWAFL; FedAgg, Section VII and Table IV.
+    ("svhn_mlp", (5, 64, 0.01, 0.9)),
+    ("cifar100_vgg16", (5, 64, 0.01, 0.9)),
+    ("mnist_cnn_twafl", (5, 10, 0.01, 0.5)),
+    ("har_lstm", (5, 10, 0.01, 0.5)),
+    ("emnist_letters_lenet5", (3, 64, 0.1, 0.0)),
+  ],
+)
+def test_local_training_is_that_of_the_papers(name, expected):
+  hparams = registry.TASKS[name].hparams
+  names = ("epochs", "batch_size", "learning_rate", "momentum")
+  assert tuple(hparams[n] for n in names) == expected
+
+
 @every_task
 def test_defaults_are_possible(name):
   row = registry.TASKS[name]
