@@ -1634,4 +1634,63 @@ FAULTS = (
     "folder = os.path.dirname(os.path.abspath(path))",
     ("tests/test_durable_files.py",),
   ),
+  # What tests of tables, papers and programs once passed by.
+  Fault(
+    "tables: a rate that has not reached its mark is the best",
+    "experiments/tables/values.py",
+    "return (not result.runs, mean is None, sign * (mean or 0))",
+    "return (not result.runs, sign * (mean or 0))",
+    _of("experiments/tables/test_writing.py", "reached_its_mark"),
+  ),
+  Fault(
+    "tables: a row that was not run gives the others' numbers up",
+    "experiments/tables/writing.py",
+    'if not any(int(row["runs"])',
+    'if not all(int(row["runs"])',
+    _of("experiments/tables/test_writing.py", "numbers_alone"),
+  ),
+  Fault(
+    "papers: a printed share is taken for percent",
+    "experiments/papers/fedreg.py",
+    "return 100 * share if isinstance(share, float) else share",
+    "return share",
+    _of("experiments/papers/test_papers.py", "in_percent"),
+  ),
+  Fault(
+    "papers: rows are compared with the reference of another split",
+    "experiments/papers/fedgg.py",
+    'reference=_cell(row["dataset"], beta, "fedavg"),',
+    'reference=_cell(row["dataset"], "0.5", "fedavg"),',
+    _of("experiments/papers/test_papers.py", "same_data_as_its_row"),
+  ),
+  Fault(
+    "runs: a locked folder is not looked at again",
+    "experiments/runner.py",
+    "    # Again, as another process may have been here since.\n"
+    "    _check(folder, manifest)\n"
+    "    _refuse_to_lose(folder, config, resume)\n",
+    "",
+    _of("experiments/test_runner.py", "meanwhile"),
+  ),
+  Fault(
+    "runs: the split has the run's seed",
+    "experiments/preparation.py",
+    "partition_seed=config.partition_seed,",
+    "partition_seed=config.seed,",
+    _of("experiments/test_preparation.py", "each_in_its_place"),
+  ),
+  Fault(
+    "runs: which half a client knows is of seed 0",
+    "experiments/runner.py",
+    "      seed=prepared.config.seed,\n",
+    "",
+    _of("binaries/test_personal.py", "the_same_of_each_client"),
+  ),
+  Fault(
+    "export: the best model's file has the last weights",
+    "experiments/export/keras_files.py",
+    "((MODEL, weights), (BEST_MODEL, best))",
+    "((MODEL, weights), (BEST_MODEL, best and weights))",
+    _of("experiments/export/test_run_model.py", "its_own_weights"),
+  ),
 )
