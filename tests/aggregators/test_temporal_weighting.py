@@ -448,3 +448,11 @@ def test_numbers_of_clients_and_examples_are_whole(mlp, name, wrong):
   population = {"num_clients": 7, "num_examples": 49, name: wrong}
   with pytest.raises(InputError, match=f"^{name} must be "):
     twafl.build_tefl(mlp.model, **population)
+
+
+@pytest.mark.parametrize("name", ["twafl", "tefl", "afl"])
+def test_process_says_of_whom_it_is(mlp, name):
+  """Both numbers, as its clients' weights are of all of them."""
+  build = registry.get(name).builder
+  process = build(mlp.model, num_clients=7, num_examples=49)
+  assert process.population == (7, 49)

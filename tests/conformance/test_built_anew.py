@@ -124,7 +124,7 @@ class Asking(HalvedSum):
 
 @pytest.mark.parametrize("name", registry.ALGORITHMS)
 def test_every_builder_takes_the_given_aggregator(problem_of, monkeypatch, name):
-  """For the model, or for each part that is summed."""
+  """For the model and no other part, or for each part that is summed."""
 
   def compose(model, hparams, *, aggregators, **others):
     raise Composed(aggregators)
@@ -135,7 +135,9 @@ def test_every_builder_takes_the_given_aggregator(problem_of, monkeypatch, name)
     driver.build(name, problem_of("mlp"), driver.hparams_of(name), given)
   [aggregators] = composed.value.args
   if name not in driver.SUMMING:
-    assert aggregators["model"] is given
+    assert [part for part, factory in aggregators.items() if factory is given] == [
+      "model"
+    ]
     return
   for factory in aggregators.values():
     with pytest.raises(Asked):

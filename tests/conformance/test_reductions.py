@@ -102,3 +102,13 @@ def test_fedreg_never_goes_further_along_what_it_regularizes(drift, expected):
   unit = (tf.constant([1.0, 0.0]),), (tf.constant([0.0, 1.0]),)
   found = fed_reg.regularize((tf.constant(drift),), *unit)
   assert tuple(map(float, found)) == expected
+
+
+@pytest.mark.parametrize(
+  "drift, expected", [((2.0, 2.0), (2.0, 1.0)), ((-1.0, 2.0), (0.0, 0.5))]
+)
+def test_fedregs_second_weight_is_of_what_the_first_leaves(drift, expected):
+  """g_s = (1, 0) and g_p = (1, 1), so that w_p = (u_1 - w_s + u_2) / 2."""
+  gradients = (tf.constant([1.0, 0.0]),), (tf.constant([1.0, 1.0]),)
+  found = fed_reg.regularize((tf.constant(drift),), *gradients)
+  assert tuple(map(float, found)) == expected
