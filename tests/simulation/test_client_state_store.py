@@ -49,6 +49,17 @@ def test_what_is_no_place_is_refused(place):
     ClientStateStore(np.zeros(2)).get([place])
 
 
+def test_what_was_put_since_a_save_is_gone_when_it_is_restored(tmp_path):
+  store = ClientStateStore(_state(0), path=str(tmp_path / "states.sqlite"))
+  store.put([1], [_state(1)])
+  digest = store.save(1)
+  store.put([1, 2], [_state(5), _state(6)])
+  store.restore(1, digest)
+  assert store.save(2) == digest
+  for place, value in ((1, 1), (2, 0)):
+    _assert_same(store.get([place])[0], _state(value))
+
+
 def test_states_come_back_to_their_clients():
   store = ClientStateStore(_state(0))
   store.put([4, 1], [_state(4), _state(1)])

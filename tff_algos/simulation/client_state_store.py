@@ -190,6 +190,7 @@ class ClientStateStore:
       InputError: They are of another model or algorithm.
     """
     self._kept.clear()
+    self._changed.clear()
     self._saved, self._since, self._old = {}, {}, []
     if self._file is not None:  # Of a newer save, which was damaged.
       self._file.close()
