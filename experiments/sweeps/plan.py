@@ -267,6 +267,8 @@ def _items(rows: Sequence[Row], axes: tuple[str, ...]) -> tuple[Table, Figure]:
     Column("final accuracy", measures.final, "%", 2),
     Column("seconds of a round", measures.seconds_of_a_round, digits=2),
   ]
+  if flags.FLAGS.held_out_clients and flags.FLAGS.eval_clients_every:
+    columns.append(Column("median held-out client", measures.of_held_out, "%", 2))
   target = flags.FLAGS.target_accuracy
   if target is not None:
     heading = f"rounds to {100 * target:g} %"

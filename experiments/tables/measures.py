@@ -26,6 +26,8 @@ class Curve(NamedTuple):
       where it did not use them.
     clients: The median client's accuracy, 0..1, whenever all were evaluated.
     client_rounds: The rounds after which they were.
+    held_out: The median accuracy of clients that never train, 0..1, when last they were
+      evaluated; None: never.
   """
 
   rounds: Sequence[int]
@@ -38,13 +40,14 @@ class Curve(NamedTuple):
   machines: Sequence[str]
   clients: Sequence[float] = ()
   client_rounds: Sequence[int] = ()
+  held_out: Optional[float] = None
 
 
 #: `(curve, reference curve or None) -> number`, or None where it was not reached.
 Measure = Callable[[Curve, Optional[Curve]], Optional[float]]
 
 
-_CLIENTS = "client_accuracy_p50"
+_CLIENTS, _HELD_OUT = "client_accuracy_p50", "held_out_accuracy_p50"
 
 
 def first_rounds(run: Run, rounds: int) -> Optional[Curve]:
@@ -59,6 +62,7 @@ def first_rounds(run: Run, rounds: int) -> Optional[Curve]:
   if len(records) < rounds or (is_measured_later and not measured):
     return None
   of_clients = [r for r in records if r.get(_CLIENTS) is not None]
+  of_held_out = [r[_HELD_OUT] for r in records if r.get(_HELD_OUT) is not None]
   seconds = [record["seconds"] for record in records]
   return Curve(
     rounds=[record["round"] for record in measured],
@@ -71,6 +75,7 @@ def first_rounds(run: Run, rounds: int) -> Optional[Curve]:
     machines=_machines(run),
     clients=[record[_CLIENTS] for record in of_clients],
     client_rounds=[record["round"] for record in of_clients],
+    held_out=of_held_out[-1] if of_held_out else None,
   )
 
 
@@ -149,6 +154,12 @@ def best_of_clients(curve: Curve, reference: Optional[Curve] = None) -> Optional
   """The highest of the median client's accuracies."""
   del reference
   return max((a for a in curve.clients if math.isfinite(a)), default=None)
+
+
+def of_held_out(curve: Curve, reference: Optional[Curve] = None) -> Optional[float]:
+  """The median held-out client's accuracy, when last they were evaluated."""
+  del reference
+  return curve.held_out
 
 
 def first_round_at(curve: Curve, target: float) -> Optional[int]:

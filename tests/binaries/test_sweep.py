@@ -16,6 +16,8 @@ _SMALL = (
   "--clients_per_round=3",
   "--epochs=1",
   "--partition=iid",
+  "--held_out_clients=2",
+  "--eval_clients_every=1",
 )
 _RATES = ("0.05", "0.1")
 
@@ -82,6 +84,9 @@ def test_table_and_curves_are_of_the_runs(swept, read_table):
     assert float(found["std"]) == pytest.approx(100 * std)
     assert row[:2] == ["fedavg", rate]
     assert row[3] == f"{100 * mean:.2f} ± {100 * std:.2f}"
+    own = [float(metrics(run)[-1]["held_out_accuracy_p50"]) for run in runs]
+    found = lines[rate, "median held-out client"]
+    assert float(found["mean"]) == pytest.approx(100 * statistics.mean(own))
     curve = curves[f"fedavg, learning_rate = {rate}", "2"]
     assert float(curve["accuracy"]) == pytest.approx(mean)
     assert float(curve["accuracy_std"]) == pytest.approx(std)
