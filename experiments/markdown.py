@@ -10,6 +10,12 @@ def count(number: int, what: str) -> str:
   return f"{number} {what}{'' if number == 1 else 's'}"
 
 
+def three_digits(value: float) -> str:
+  """The format that shows three digits of a number, and all of those before the point."""
+  exponent = int(f"{value:.2e}".partition("e")[2])
+  return f",.{max(0, 2 - exponent)}f"
+
+
 def table(
   head: Sequence[str], lines: Sequence[Sequence[str]], *, right: Collection[int] = ()
 ) -> str:

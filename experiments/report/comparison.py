@@ -63,7 +63,7 @@ def _line(repeats: Repeats, target: Optional[float]) -> list[str]:
     f"{_spread(best, '.2f')} %{in_round}",
     f"{_spread(final, '.2f')} %",
     f"{done[0]} to {done[-1]}" if len(done) > 1 else str(done[0]),
-    _spread(megabytes, ",.0f"),
+    _spread(megabytes, markdown.three_digits(statistics.mean(megabytes))),
   ]
   if target is not None:
     found = [
@@ -77,7 +77,10 @@ def _line(repeats: Repeats, target: Optional[float]) -> list[str]:
     missing = len(found) < len(repeats.runs)
     count = f" ({len(found)} of {len(repeats.runs)})" if missing else ""
     digits = ".0f" if len(repeats.runs) == 1 else ".1f"
-    line += [_spread(rounds, digits) + count, _spread(to_it, ",.0f")]
+    line += [
+      _spread(rounds, digits) + count,
+      _spread(to_it, markdown.three_digits(statistics.mean(to_it))),
+    ]
   return line
 
 

@@ -16,7 +16,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
-from experiments.markdown import count
+from experiments.markdown import count, three_digits
 from experiments.run_folder.reading import PARTITION, Run, labels
 from tff_algos import durable_files
 from tff_algos.simulation import records
@@ -171,7 +171,7 @@ def _row(run: Run, target: Optional[float]) -> dict[str, tuple[str, Any]]:
     "final accuracy": percent(summary["final_accuracy"]),
     "rounds": (str(done) if planned == done else f"{done} of {planned}", done),
     "rounds to target": _to_target(summary),
-    "megabytes": number(total / 1e6, "{:,.1f}" if total < 1e8 else "{:,.0f}"),
+    "megabytes": number(total / 1e6, f"{{:{three_digits(total / 1e6)}}}"),
     "seconds a round": number(
       summary["median_seconds_per_round"] if run.records else None, "{:.3g}"
     ),

@@ -24,5 +24,20 @@ def test_table_without_rows_is_its_head():
   assert markdown.table(["a", "b"], []) == "| a   | b   |\n| --- | --- |"
 
 
+def test_three_digits_are_shown_also_of_what_is_small():
+  shown = {
+    0.0312: "0.0312",
+    8.7744: "8.77",
+    9.996: "10.0",
+    17.55: "17.6",
+    99.96: "100",
+    123.4: "123",
+    42935.2: "42,935",
+    0.0: "0.00",
+  }
+  for value, text in shown.items():
+    assert f"{value:{markdown.three_digits(value)}}" == text
+
+
 def test_a_bar_does_not_end_its_cell():
   assert markdown.table(["name"], [["a|b"]]) == "| name |\n| ---- |\n| a\\|b |"

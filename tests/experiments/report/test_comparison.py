@@ -12,8 +12,8 @@ def test_table_gives_best_final_and_the_way_to_the_target(
   write_run, read_table, tmp_path
 ):
   run = read_run(write_run(tmp_path / "a"))
-  known = ["a", "75.00 % (round 3)", "50.00 %", "4", "6"]
-  assert read_table(comparison.table([run], 0.75)) == [[*known, "3", "6"]]
+  known = ["a", "75.00 % (round 3)", "50.00 %", "4", "6.00"]
+  assert read_table(comparison.table([run], 0.75)) == [[*known, "3", "6.00"]]
   assert read_table(comparison.table([run], 0.8)) == [[*known, "not reached", ""]]
   assert read_table(comparison.table([run], None)) == [known]
 
@@ -40,7 +40,16 @@ def test_rounds_and_megabytes_are_of_all_rounds(write_run, read_table, tmp_path)
   rounds = ["1,1,0.4,1,0,1000000,0", "2,1,0.5,1,0,1000000,0", "3,1,,1,0,1000000,0"]
   run = read_run(write_run(tmp_path / "a", rounds=rounds))
   [row] = read_table(comparison.table([run], None))
-  assert row[2:] == ["50.00 %", "3", "3"]
+  assert row[2:] == ["50.00 %", "3", "3.00"]
+
+
+def test_megabytes_of_small_runs_are_not_zero_and_those_of_large_ones_whole(
+  write_run, read_table, tmp_path
+):
+  for size, shown in ((31_176, "0.0312"), (42_935_200_000, "42,935")):
+    run = read_run(write_run(tmp_path / shown, rounds=[f"1,1,0.5,1,0,{size},0"]))
+    [row] = read_table(comparison.table([run], 0.5))
+    assert [row[4], row[6]] == [shown, shown]
 
 
 def test_every_line_has_as_many_cells_as_the_head(write_run, read_table, tmp_path):

@@ -58,7 +58,7 @@ def test_row_of_a_run(write_run, tmp_path):
     "in round": "3",
     "final accuracy": "50.00 %",
     "rounds to target": "3 (70 %)",
-    "megabytes": "6.0",
+    "megabytes": "6.00",
     "seconds a round": "1",  # The median of all but the first, which traces.
     "peak memory": "1.50 GB",
   }

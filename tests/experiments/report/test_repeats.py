@@ -26,11 +26,11 @@ def test_runs_of_other_seeds_are_one_row_of_mean_and_deviation(
     _run(write_run, tmp_path, "a_seed1", _SECOND, seed=1),
   ]
   # Best 60 and 80, final 60 and 70: deviations 20 and 10 over sqrt 2. 2 and 5 MB.
-  row = ["a (2 seeds)", "70.00 ± 14.14 %", "65.00 ± 7.07 %", "2 to 3", "4 ± 2"]
+  row = ["a (2 seeds)", "70.00 ± 14.14 %", "65.00 ± 7.07 %", "2 to 3", "3.50 ± 2.12"]
   assert read_table(comparison.table(runs, None)) == [row]
   # At 0.6 after the rounds 2 and 2, 2 and 4 MB; at 0.7 after one's round 2.
-  assert read_table(comparison.table(runs, 0.6)) == [[*row, "2.0 ± 0.0", "3 ± 1"]]
-  assert read_table(comparison.table(runs, 0.7)) == [[*row, "2.0 (1 of 2)", "4"]]
+  assert read_table(comparison.table(runs, 0.6)) == [[*row, "2.0 ± 0.0", "3.00 ± 1.41"]]
+  assert read_table(comparison.table(runs, 0.7)) == [[*row, "2.0 (1 of 2)", "4.00"]]
   assert read_table(comparison.table(runs, 0.9)) == [[*row, "not reached", ""]]
 
 
