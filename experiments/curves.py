@@ -7,11 +7,14 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullFormatter
 
 #: What of accuracy a closer look shows, in points below the highest: one point in fifteen
 #: is seen, which in 0 to 100 % it is not. Down to twice as many, where a line ends there.
 CLOSE = 15.0
+# A quarter of a wide picture has room for so many numbers of five digits; of six, for so
+# many at a logarithmic axis, where they are not evenly spaced.
+_MOST_TICKS, _MOST_LOGARITHMIC = 7, 5
 
 
 def running_mean(values: Sequence[float], width: int) -> list[float]:
@@ -53,5 +56,23 @@ def look_closer(
 def mark_rounds(axes: Any, last: float) -> None:
   """Ticks a frame at round numbers, and at none behind the last round."""
   low, high = axes.get_xlim()
-  ticks = MaxNLocator(integer=True, steps=[1, 2, 5, 10]).tick_values(low, high)
+  # Where fewer than its least number of ticks are whole, it would give others.
+  locator = MaxNLocator(_MOST_TICKS, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1)
+  ticks = locator.tick_values(low, high)
   axes.set_xticks([t for t in ticks if low <= t <= min(last, high)])
+
+
+def mark_logarithms(axes: Any) -> None:
+  """Ticks a frame whose x axis is logarithmic at few numbers, which are round."""
+  low, high = axes.get_xlim()
+  if high < 5 * low:  # Of 1, 2, 5, 10, ... there may be but one.
+    found = list(MaxNLocator(3, steps=[1, 2, 5, 10]).tick_values(low, high))
+  else:
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    powers = [10.0**k for k in range(first, last + 1)]
+    found = [m * power for power in powers for m in (1, 2, 5)]
+    if sum(low <= t <= high for t in found) > _MOST_LOGARITHMIC:
+      found = powers[:: math.ceil(len(powers) / _MOST_TICKS)]
+  ticks = [t for t in found if low <= t <= high]
+  axes.set_xticks(ticks, [f"{t:g}" for t in ticks])
+  axes.xaxis.set_minor_formatter(NullFormatter())

@@ -10,7 +10,7 @@ from typing import Any, Optional
 from matplotlib.figure import Figure
 
 from experiments import markdown
-from experiments.curves import look_closer, running_mean
+from experiments.curves import look_closer, mark_logarithms, mark_rounds, running_mean
 from experiments.line_styles import line_style
 from experiments.report.repeats import Repeats, group
 from experiments.run_folder.reading import Run, labels
@@ -148,6 +148,9 @@ def draw(runs: Sequence[Run], path: str, title: str, smooth: int = 1) -> None:
     ylabel=f"test accuracy (%){of_rounds}",
     xscale="log",
   )
+  for axes in (by_round, closer, bytes_by_round):
+    mark_rounds(axes, max(t for rounds, _ in lines for t in rounds))
+  mark_logarithms(by_bytes)
   for axes in (by_round, closer, bytes_by_round, by_bytes):
     axes.grid(alpha=0.3)
   # Named, as a label that begins with "_" is left out else.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+import pytest
 from matplotlib.figure import Figure
 
 from experiments import curves
@@ -63,6 +65,41 @@ def test_ticks_are_round_and_not_behind_the_last_round():
 
 def test_ticks_of_few_rounds_are_whole():
   axes = Figure().subplots()
-  axes.set_xlim(0.9, 3.1)
-  curves.mark_rounds(axes, 3)
-  assert list(axes.get_xticks()) == [1, 2, 3]
+  # All of three rounds, the second half of two, and one.
+  for limits, last, ticks in (
+    ((0.9, 3.1), 3, [1, 2, 3]),
+    ((1.5, 2.02), 2, [2]),
+    ((0.95, 1.05), 1, [1]),
+  ):
+    axes.set_xlim(*limits)
+    curves.mark_rounds(axes, last)
+    assert list(axes.get_xticks()) == ticks
+
+
+def test_ticks_of_many_rounds_are_few():
+  axes = Figure().subplots()
+  axes.set_xlim(950, 1928)
+  curves.mark_rounds(axes, 1900)
+  assert list(axes.get_xticks()) == [1000, 1200, 1400, 1600, 1800]
+
+
+@pytest.mark.parametrize(
+  "limits, numbers",
+  [
+    ((2.0, 18.6), "2 5 10"),
+    ((0.011, 23), "0.1 1 10"),
+    ((0.9, 51), "1 10"),
+    ((4.1, 9.2), "6 8"),
+    ((0.4, 0.62), "0.4 0.5 0.6"),
+    ((1e-5, 1e5), "1e-05 0.001 0.1 10 1000 100000"),
+  ],
+)
+def test_logarithmic_ticks_are_few_and_round(limits, numbers):
+  axes = Figure().subplots()
+  axes.set_xscale("log")
+  axes.set_xlim(*limits)
+  curves.mark_logarithms(axes)
+  shown = [text.get_text() for text in axes.get_xticklabels(which="both")]
+  assert [text for text in shown if text] == numbers.split()
+  np.testing.assert_allclose(axes.get_xticks(), [float(n) for n in numbers.split()])
+  assert axes.get_xlim() == limits

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from experiments.report import comparison
 from experiments.run_folder.reading import read_run
+
+
+@pytest.fixture
+def pictured(monkeypatch):
+  """The pictures, in place of their files."""
+  found = []
+  monkeypatch.setattr(
+    comparison.durable_files, "save_picture", lambda figure, path: found.append(figure)
+  )
+  return found
 
 
 def test_table_gives_best_final_and_the_way_to_the_target(
@@ -58,14 +69,57 @@ def test_every_line_has_as_many_cells_as_the_head(write_run, read_table, tmp_pat
     assert len(read_table(comparison.table([run, run], target))) == 2
 
 
+@pytest.mark.parametrize(
+  "last, every, total, growth",
+  [
+    (1, 1, 1e5, 1),
+    (1, 1, 1e5, 1.0001),
+    (1, 1, 2.1e11, 4),
+    (1, 1, 2.1e11, 60),
+    (2, 1, 1e5, 1),
+    (8, 2, 1e7, 2),
+    (8, 2, 1e7, 1e12),
+    (1900, 50, 1e10, 1),
+  ],
+)
+def test_numbers_at_axes_are_whole_rounds_and_apart(
+  pictured, write_run, tmp_path, last, every, total, growth
+):
+  """Of two runs, of which one sends so many bytes, the other so many times as many."""
+  runs = []
+  for name, size in (("a", total / last), ("b", growth * total / last)):
+    rounds = [
+      f"{t},1,{'' if t % every else t / last},1,0,{size:.0f},0"
+      for t in range(1, last + 1)
+    ]
+    runs.append(read_run(write_run(tmp_path / name, rounds=rounds)))
+  comparison.draw(runs, str(tmp_path / "x.png"), "x")
+  [picture] = pictured
+  picture.draw_without_rendering()
+  *of_rounds, by_bytes = picture.axes
+  for axes in of_rounds:
+    assert all(text.get_text().isdecimal() for text in _numbers(axes))
+  for axes in picture.axes:
+    boxes = [text.get_window_extent() for text in _numbers(axes)]
+    assert all(one.x1 < other.x0 for one, other in zip(boxes, boxes[1:]))
+  assert 2 <= len({text.get_text() for text in _numbers(by_bytes)}) <= 7
+
+
+def _numbers(axes):
+  """What stands at a frame's x axis, from left to right."""
+  low, high = axes.get_xlim()
+  found = [
+    (tick.get_loc(), tick.label1)
+    for tick in (*axes.xaxis.get_major_ticks(), *axes.xaxis.get_minor_ticks())
+    if low <= tick.get_loc() <= high and tick.label1.get_text()
+  ]
+  return [text for _, text in sorted(found, key=lambda pair: pair[0])]
+
+
 def test_bands_are_a_deviation_around_the_means_that_were_measured(
-  write_run, monkeypatch, tmp_path
+  write_run, pictured, tmp_path
 ):
   """Of 20 and 40, 60 and 80 %, whatever the lines are smoothed over."""
-  pictured = []
-  monkeypatch.setattr(
-    comparison.durable_files, "save_picture", lambda figure, path: pictured.append(figure)
-  )
   runs = [
     read_run(
       write_run(
