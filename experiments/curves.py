@@ -1,4 +1,4 @@
-"""What makes curves readable: running means, a closer look at their ends, round ticks."""
+"""What makes curves readable: running means, a closer look, round ticks, legends."""
 
 from __future__ import annotations
 
@@ -76,3 +76,25 @@ def mark_logarithms(axes: Any) -> None:
   ticks = [t for t in found if low <= t <= high]
   axes.set_xticks(ticks, [f"{t:g}" for t in ticks])
   axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def add_legend_below(picture: Any, handles: Sequence[Any], names: Sequence[str]) -> None:
+  """Adds a legend below a picture's frames, and makes the picture higher by it."""
+
+  def legend_of(columns: int) -> Any:
+    # Named afterwards, as a label that begins with "_" would be left out.
+    unnamed = ["-"] * len(names)
+    place = "outside lower center"
+    legend = picture.legend(handles, unnamed, loc=place, ncols=columns)
+    for text, name in zip(legend.get_texts(), names):
+      text.set_parse_math(False)  # A "$" is a "$".
+      text.set_text(name)
+    return legend
+
+  one = legend_of(1)
+  gap = one.columnspacing * one.get_texts()[0].get_fontsize() / 72 * picture.dpi
+  fitting = (picture.bbox.width + gap) // (one.get_window_extent().width + gap)
+  one.remove()
+  rows = math.ceil(len(names) / max(1, fitting))
+  legend_of(math.ceil(len(names) / rows))  # So that no column is much shorter.
+  picture.set_figheight(picture.get_figheight() + 0.23 * rows)

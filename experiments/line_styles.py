@@ -6,6 +6,7 @@ from typing import Any
 
 import matplotlib
 
+_MOST_BANDS = 4  # So many upon one another leave the lines in sight.
 _DASHES = ("-", "--", "-.", ":")
 
 
@@ -22,4 +23,16 @@ def line_style(place: int) -> dict[str, Any]:
     "color": colors[2 * color + kind % 2],
     "linestyle": _DASHES[kind],
     "linewidth": 1.2 if place else 2.2,
+  }
+
+
+def band_style(place: int, lines: int) -> dict[str, Any]:
+  """Of the band around line `place` of so many, as `fill_between` takes it.
+
+  The more there are, the fainter each, as bands lie upon one another.
+  """
+  return {
+    "color": line_style(place)["color"],
+    "alpha": 0.2 * min(1.0, _MOST_BANDS / lines),
+    "linewidth": 0,
   }

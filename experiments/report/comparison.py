@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Optional
 
 from matplotlib.figure import Figure
 
 from experiments import markdown
-from experiments.curves import look_closer, mark_logarithms, mark_rounds, running_mean
-from experiments.line_styles import line_style
+from experiments.curves import (
+  add_legend_below,
+  look_closer,
+  mark_logarithms,
+  mark_rounds,
+  running_mean,
+)
+from experiments.line_styles import band_style, line_style
 from experiments.report.repeats import Repeats, group
 from experiments.run_folder.reading import Run, labels
 from experiments.tables.measures import deviation
@@ -110,10 +116,7 @@ def draw(runs: Sequence[Run], path: str, title: str, smooth: int = 1) -> None:
   groups = group(runs)
   labelled = labels([repeats.mean for repeats in groups])
   names = [_label(repeats, name) for repeats, name in zip(groups, labelled)]
-  # About 190 characters fit into the picture's width; a name has a line before it.
-  columns = max(1, 190 // (max(map(len, names)) + 6))
-  height = 4.4 + 0.23 * ((len(names) - 1) // columns)
-  figure = Figure(figsize=(18, height), layout="constrained")
+  figure = Figure(figsize=(18, 4.17), layout="constrained")
   by_round, closer, bytes_by_round, by_bytes = figure.subplots(1, 4, squeeze=False)[0]
   # What the legend takes, and what the closer look shows.
   handles, lines = [], []
@@ -134,7 +137,7 @@ def draw(runs: Sequence[Run], path: str, title: str, smooth: int = 1) -> None:
     if repeats.deviation is not None:
       low = [a - d for a, d in zip(mean.accuracy, repeats.deviation)]
       high = [a + d for a, d in zip(mean.accuracy, repeats.deviation)]
-      band: dict[str, Any] = {"color": style["color"], "alpha": 0.2, "linewidth": 0}
+      band = band_style(place, len(groups))
       by_round.fill_between(mean.rounds, low, high, **band)
       closer.fill_between(mean.rounds, low, high, **band)
       by_bytes.fill_between(mean.megabytes, low, high, **band)
@@ -153,9 +156,7 @@ def draw(runs: Sequence[Run], path: str, title: str, smooth: int = 1) -> None:
   mark_logarithms(by_bytes)
   for axes in (by_round, closer, bytes_by_round, by_bytes):
     axes.grid(alpha=0.3)
-  # Named, as a label that begins with "_" is left out else.
-  legend = figure.legend(handles, names, loc="outside lower center", ncols=columns)
-  for text in (*legend.get_texts(), figure.suptitle(title)):
-    text.set_parse_math(False)  # A "$" is a "$".
+  add_legend_below(figure, handles, names)
+  figure.suptitle(title).set_parse_math(False)  # A "$" is a "$".
   os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
   durable_files.save_picture(figure, path)

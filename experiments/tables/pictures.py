@@ -8,8 +8,13 @@ from typing import Any, NamedTuple, Optional
 
 from matplotlib.figure import Figure
 
-from experiments.curves import look_closer, mark_rounds, running_mean
-from experiments.line_styles import line_style
+from experiments.curves import (
+  add_legend_below,
+  look_closer,
+  mark_rounds,
+  running_mean,
+)
+from experiments.line_styles import band_style, line_style
 from experiments.tables.measures import Curve, by_round, deviation
 from tff_algos import durable_files
 
@@ -47,6 +52,7 @@ class Line(NamedTuple):
 #: Rounds and heights of the points of what was drawn.
 _Drawn = tuple[list[float], list[float]]
 _ABREAST = 4  # As many frames as a page is wide.
+_MOST_INSIDE = 6  # Lines whose legend leaves a frame room for them.
 
 
 def draw_table(
@@ -119,6 +125,9 @@ def draw_figure(
   )
   frames = picture.subplots(down, abreast, squeeze=False)
   unused = set(frames.flat)
+  named = [[line.label for line in lines] for lines in panels.values()]
+  is_below = len(named[0]) > _MOST_INSIDE and all(names == named[0] for names in named)
+  handles: dict[str, Any] = {}
   for k, (panel, lines) in enumerate(panels.items()):
     for kind, what in enumerate(kinds):
       row, column = divmod(k, abreast)
@@ -127,7 +136,7 @@ def draw_figure(
       )
       unused.remove(axes)
       drawn = [
-        _draw_line(axes, line, kind == 2, place, smooth)
+        _draw_line(axes, line, kind == 2, place, len(lines), smooth)
         for place, line in enumerate(lines)
       ]
       if kind == 1:
@@ -138,26 +147,32 @@ def draw_figure(
       if kind == 0:
         if any(line.paper is not None for line in lines):
           axes.plot([], [], "D", color="tab:gray", label="paper (closer view)")
-        axes.legend(fontsize="small")
+        handles.update(zip(*reversed(axes.get_legend_handles_labels())))
+        if not is_below:
+          axes.legend(fontsize="small")
+  if is_below:
+    add_legend_below(picture, list(handles.values()), list(handles))
   for axes in unused:
     axes.set_visible(False)
   picture.suptitle(title, fontsize="medium")
   durable_files.save_picture(picture, path)
 
 
-def _draw_line(axes: Any, line: Line, of_loss: bool, place: int, smooth: int) -> _Drawn:
-  """Draws a line; gives its rounds and what is drawn at them."""
+def _draw_line(
+  axes: Any, line: Line, of_loss: bool, place: int, lines: int, smooth: int
+) -> _Drawn:
+  """Draws line `place` of so many; gives its rounds and what is drawn at them."""
   rounds, middle, spread = [], [], []
   for t, accuracy, loss in by_round(line.runs):
     each = loss if of_loss else [100 * a for a in accuracy]
     rounds.append(float(t))
     middle.append(statistics.mean(each))
     spread.append(deviation(each) or 0.0)
-  style = line_style(place)
   if any(spread):
     low = [m - s for m, s in zip(middle, spread)]
     high = [m + s for m, s in zip(middle, spread)]
-    axes.fill_between(rounds, low, high, color=style["color"], alpha=0.2)
+    axes.fill_between(rounds, low, high, **band_style(place, lines))
+  style = line_style(place)
   if smooth > 1:
     axes.plot(rounds, middle, **{**style, "linewidth": 0.6, "alpha": 0.35})
     middle = running_mean(middle, smooth)

@@ -103,3 +103,19 @@ def test_logarithmic_ticks_are_few_and_round(limits, numbers):
   assert [text for text in shown if text] == numbers.split()
   np.testing.assert_allclose(axes.get_xticks(), [float(n) for n in numbers.split()])
   assert axes.get_xlim() == limits
+
+
+@pytest.mark.parametrize("count, rows", [(1, 1), (3, 1), (9, 3)])
+def test_legend_below_has_even_rows_within_the_picture(count, rows):
+  """There is room for three names of thirty letters and their lines, and not for four."""
+  picture = Figure((12, 4), layout="constrained")
+  axes = picture.subplots()
+  names = [f"_{k} $^ " + "n" * 30 for k in range(count)]
+  curves.add_legend_below(picture, [axes.plot([1, 2])[0] for _ in names], names)
+  picture.draw_without_rendering()
+  [legend] = picture.legends
+  assert [text.get_text() for text in legend.get_texts()] == names
+  box, frame = legend.get_window_extent(), axes.get_tightbbox()
+  assert 0 <= box.x0 < box.x1 <= picture.bbox.width and 0 <= box.y0 < box.y1 < frame.y0
+  assert len({text.get_window_extent().y0 for text in legend.get_texts()}) == rows
+  assert frame.height > 0.9 * 400

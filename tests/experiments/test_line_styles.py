@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 
-from experiments.line_styles import line_style
+from experiments.line_styles import band_style, line_style
 
 
 def test_twenty_lines_have_colours_of_their_own():
@@ -25,3 +26,10 @@ def test_forty_lines_are_told_apart_by_colour_and_dashes():
 def test_the_first_line_shows_where_another_lies_upon_it():
   first, *others = (line_style(place)["linewidth"] for place in range(40))
   assert first > 1.5 * max(others)
+
+
+def test_bands_upon_one_another_leave_the_lines_in_sight():
+  for lines in range(1, 41):
+    seen = [1 - band_style(place, lines)["alpha"] for place in range(lines)]
+    assert math.prod(seen) > 0.4 and max(seen) < 1
+  assert band_style(3, 9)["color"] == line_style(3)["color"]

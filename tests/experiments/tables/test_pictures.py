@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from experiments.tables import pictures
+from experiments.tables.measures import Curve
 
 
 def test_column_without_a_number_gets_no_frame(tmp_path):
@@ -16,16 +19,59 @@ def test_column_without_a_number_gets_no_frame(tmp_path):
   assert both == one != none
 
 
-def test_a_narrow_column_is_shown_no_narrower_than_it_says(monkeypatch, tmp_path):
-  """0.2 points are not to look like much."""
-  pictured = []
+@pytest.fixture
+def pictured(monkeypatch):
+  """The pictures, which are files too."""
+  found = []
   save = pictures.durable_files.save_picture
   monkeypatch.setattr(
     pictures.durable_files,
     "save_picture",
-    lambda picture, path: (pictured.append(picture), save(picture, path)),
+    lambda picture, path: (found.append(picture), save(picture, path)),
   )
+  return found
+
+
+def test_a_narrow_column_is_shown_no_narrower_than_it_says(pictured, tmp_path):
+  """0.2 points are not to look like much."""
   column = pictures.Points("x (%)", [(90.0, 0.0), (90.2, 0.0)], [None, None], 5.0)
   pictures.draw_table("x", ["a", "b"], [column], str(tmp_path / "x.png"))
   low, high = pictured[0].axes[0].get_xlim()
   assert high - low >= 5.0 - 1e-9 and low < 90 < high
+
+
+def _lines(count, paper=None):
+  """Each the mean of two runs, over all heights of a frame."""
+  rises = [[0.1, 0.01 * k, 0.1 * k] for k in range(count)]
+  return [
+    pictures.Line(
+      f"fedavg, learning_rate = 0.{k}",
+      [Curve([1, 2, 3], [a + b for a in rise], rise, 0, 0, 0, "", ()) for b in (0, 0.1)],
+      paper,
+    )
+    for k, rise in enumerate(rises)
+  ]
+
+
+@pytest.mark.parametrize("panels", ["a", "ab"])
+def test_legend_of_many_lines_covers_none(pictured, tmp_path, panels):
+  drawn = {panel: _lines(9, 90.0 if panel == "b" else None) for panel in panels}
+  pictures.draw_figure("x", drawn, str(tmp_path / "x.png"), with_loss=True)
+  [picture] = pictured
+  [legend] = picture.legends
+  names = [text.get_text() for text in legend.get_texts()]
+  papers = ["paper (closer view)"] * (panels == "ab")
+  assert names == [line.label for line in drawn["a"]] + papers
+  for axes in picture.axes:
+    assert axes.get_legend() is None
+    assert axes.bbox.y0 > legend.get_window_extent().y1
+
+
+def test_panels_of_other_lines_and_of_few_have_legends_of_their_own(pictured, tmp_path):
+  few, many = _lines(3), _lines(9)
+  for panels in ({"a": few}, {"a": few, "b": few}, {"a": few, "b": many}):
+    pictures.draw_figure("x", panels, str(tmp_path / "x.png"), with_loss=False)
+    assert not pictured[-1].legends
+    legends = [axes.get_legend() for axes in pictured[-1].axes]
+    counts = [len(legend.get_texts()) for legend in legends if legend]
+    assert counts == [len(lines) for lines in panels.values()]
