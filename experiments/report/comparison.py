@@ -18,8 +18,8 @@ from experiments.curves import (
   running_mean,
 )
 from experiments.line_styles import band_style, line_style
-from experiments.report.repeats import Repeats, group
-from experiments.run_folder.reading import Run, labels
+from experiments.report.repeats import Repeats, group, group_labels
+from experiments.run_folder.reading import Run
 from experiments.tables.measures import deviation
 from tff_algos import durable_files
 
@@ -65,7 +65,7 @@ def _line(repeats: Repeats, target: Optional[float]) -> list[str]:
     in_round = f" (round {summaries[0]['best_accuracy_round']})"
   done = sorted({s["rounds"] for s in summaries})
   line = [
-    _label(repeats, repeats.mean.name),
+    repeats.with_seeds(repeats.mean.name),
     f"{_spread(best, '.2f')} %{in_round}",
     f"{_spread(final, '.2f')} %",
     f"{done[0]} to {done[-1]}" if len(done) > 1 else str(done[0]),
@@ -99,11 +99,6 @@ def _spread(values: Sequence[float], form: str) -> str:
   return text if spread is None else f"{text} ± {spread:{form}}"
 
 
-def _label(repeats: Repeats, name: str) -> str:
-  many = len(repeats.runs)
-  return name if many == 1 else f"{name} ({many} seeds)"
-
-
 def draw(runs: Sequence[Run], path: str, title: str, smooth: int = 1) -> None:
   """Draws four panels as a PNG, repeats as their mean with a band of a deviation.
 
@@ -114,8 +109,6 @@ def draw(runs: Sequence[Run], path: str, title: str, smooth: int = 1) -> None:
     smooth: The measured rounds of a running mean, drawn over accuracy; 1 for none.
   """
   groups = group(runs)
-  labelled = labels([repeats.mean for repeats in groups])
-  names = [_label(repeats, name) for repeats, name in zip(groups, labelled)]
   figure = Figure(figsize=(18, 4.17), layout="constrained")
   by_round, closer, bytes_by_round, by_bytes = figure.subplots(1, 4, squeeze=False)[0]
   # What the legend takes, and what the closer look shows.
@@ -156,7 +149,7 @@ def draw(runs: Sequence[Run], path: str, title: str, smooth: int = 1) -> None:
   mark_logarithms(by_bytes)
   for axes in (by_round, closer, bytes_by_round, by_bytes):
     axes.grid(alpha=0.3)
-  add_legend_below(figure, handles, names)
+  add_legend_below(figure, handles, group_labels(groups))
   figure.suptitle(title).set_parse_math(False)  # A "$" is a "$".
   os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
   durable_files.save_picture(figure, path)

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 from experiments.markdown import count, three_digits
+from experiments.report.repeats import group, group_labels
 from experiments.run_folder.reading import PARTITION, Run, labels
 from tff_algos import durable_files
 from tff_algos.simulation import records
@@ -75,7 +76,8 @@ def describe(
       accuracy in percent where it was measured; loss, lists of round and training loss,
       None where that is not finite; best, in percent or None; bytes, lists of direction,
       part and bytes; details, lists of a heading and of pairs of texts.
-    groups: The runs that are comparable, each with title; runs, places in "runs"; splits,
+    groups: The runs that are comparable, each with title; runs, places in "runs";
+      settings, each with its label and runs, which differ in their seeds only; splits,
       each with its text, runs and picture (a data URI or "").
   """
   by_task: dict[str, list[int]] = {}
@@ -90,8 +92,14 @@ def describe(
     differing = _differing(settings.values())
     for place in places:
       details[place] = _details(runs[place], settings[place], differing)
-    splits = _splits(runs, places)
-    groups.append({"title": task, "runs": places, "splits": splits})
+    groups.append(
+      {
+        "title": task,
+        "runs": places,
+        "settings": _repeats(runs, places),
+        "splits": _splits(runs, places),
+      }
+    )
   now = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
   rows = [_row(run, target) for run in runs]
   used = [name for name in rows[0] if any(row[name][0] != _NOTHING for row in rows)]
@@ -257,6 +265,16 @@ def _details(
     ),
   ]
   return [(heading, pairs) for heading, pairs in sections if pairs]
+
+
+def _repeats(runs: Sequence[Run], places: Sequence[int]) -> list[dict[str, Any]]:
+  """The settings of a task's runs, each with its runs of several seeds."""
+  place_of = {id(runs[place]): place for place in places}
+  groups = group([runs[place] for place in places])
+  return [
+    {"label": label, "runs": [place_of[id(run)] for run in repeats.runs]}
+    for label, repeats in zip(group_labels(groups), groups)
+  ]
 
 
 def _splits(runs: Sequence[Run], places: Sequence[int]) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
 from experiments.run_folder.folder import FREE_SETTINGS
-from experiments.run_folder.reading import Run
+from experiments.run_folder.reading import Run, labels
 
 
 class Repeats(NamedTuple):
@@ -28,6 +28,11 @@ class Repeats(NamedTuple):
   runs: tuple[Run, ...]
   mean: Run
   deviation: Optional[list[float]]
+
+  def with_seeds(self, name: str) -> str:
+    """The name, and of how many seeds several are."""
+    many = len(self.runs)
+    return name if many == 1 else f"{name} ({many} seeds)"
 
 
 def group(runs: Sequence[Run]) -> list[Repeats]:
@@ -53,6 +58,12 @@ def group(runs: Sequence[Run]) -> list[Repeats]:
     _mean(members, name if again[name] == 1 else members[0].name)
     for members, name in zip(groups, names)
   ]
+
+
+def group_labels(groups: Sequence[Repeats]) -> list[str]:
+  """What groups in one picture are called."""
+  names = labels([repeats.mean for repeats in groups])
+  return [repeats.with_seeds(name) for repeats, name in zip(groups, names)]
 
 
 def _settings(run: Run) -> str:

@@ -175,6 +175,20 @@ def test_runs_are_together_with_those_of_their_task_and_data(write_run, tmp_path
   ]
 
 
+def test_seeds_of_one_setting_are_together(write_run, tmp_path):
+  folders = [
+    write_run(tmp_path / f"{task}_{name}{seed}", name, flags={"task": task, "seed": seed})
+    for seed in range(2)
+    for task, name in (("cifar", "fedavg"), ("mnist", "fedavg"), ("mnist", "fedgg"))
+    if (seed, name) != (1, "fedgg")
+  ]
+  groups = _describe(*folders)["groups"]
+  assert [group["settings"] for group in groups] == [
+    [{"label": "fedavg (2 seeds)", "runs": [0, 3]}],
+    [{"label": "fedavg (2 seeds)", "runs": [1, 4]}, {"label": "fedgg", "runs": [2]}],
+  ]
+
+
 def test_settings_unlike_those_of_other_runs_of_the_task_come_first(write_run, tmp_path):
   flags = {"seed": 1, "run_dir": "a", "data_dir": None}
   a = write_run(tmp_path / "a", flags=flags, hparams={"mu": 0.1, "epochs": 5})
@@ -296,14 +310,16 @@ const found = {
   points: points(),
   pictures: all("img").map(image => image.naturalWidth),
   details: all("details").length,
+  legend: all("section").map(task => all(".legend button:not(.command)", task).length),
+  colors: all("path", all(".chart")[0]).map(path => path.getAttribute("stroke")),
   requests: performance.getEntriesByType("resource").map(entry => entry.name),
 };
 head("best accuracy").click();
 found.upwards = names();
 head("best accuracy").click();
 found.downwards = names();
-legend("fedgg").click();
-found.one_hidden = points();
+legend("fedgg (2 seeds)").click();
+found.setting_hidden = points();
 legend("none").click();
 found.none_left = points();
 legend("all").click();
@@ -353,7 +369,8 @@ def test_page_works_in_a_browser(write_run, tmp_path):
   rounds = ["1,2,0.5,1,0,5,5", "2,nan,,1,0,5,5", "3,1,0.6,1,0,5,5", "4,0,0.7,1,0,5,5"]
   nasty = _NASTY.replace("/", "\N{DIVISION SLASH}")
   folders = [
-    write_run(tmp_path / "b", "fedgg", rounds=rounds),
+    write_run(tmp_path / "b", "fedgg", rounds=rounds, flags={"seed": 0}),
+    write_run(tmp_path / "c", "fedgg", rounds=rounds, flags={"seed": 1}),
     write_run(tmp_path / nasty, _NASTY, flags={"partition": _NASTY}),
     write_run(tmp_path / "a", rounds=[], flags={"task": "another"}),
   ]
@@ -366,18 +383,21 @@ def test_page_works_in_a_browser(write_run, tmp_path):
   body = re.search(r"<body[^>]*>(.*)</body>", text, re.DOTALL)
   found = json.loads(html.unescape(body[1]))
   assert found["title"] == "A & B"
-  assert found["names"] == ["b", nasty, "a"]
+  assert found["names"] == ["b", "c", nasty, "a"]
   assert found["headings"] == ["digits_cnn", "another"]
-  # Accuracy twice, then the loss, whose NaN divides the first run's curve.
-  both = [["MLL", "MLL"], ["MLL", "MLL"], ["MML", "MLLL"]]
-  assert found["points"] == [both, [[], [], []]]
+  # Accuracy twice, then the loss, whose NaN divides the curves of the first two runs.
+  shown = [["MLL"] * 3, ["MLL"] * 3, ["MML", "MML", "MLLL"]]
+  assert found["points"] == [shown, [[], [], []]]
+  # These are seeds of one setting.
+  first, second, other = found["colors"]
+  assert first == second != other and found["legend"] == [2, 1]
   assert found["pictures"] == [2]
-  assert found["details"] == 3 and found["open"] == [False, True, False]
+  assert found["details"] == 4 and found["open"] == [False, False, True, False]
   assert found["requests"] == []
   # 70 % and 75 %; a run that has none is last either way.
-  assert found["upwards"] == ["b", nasty, "a"]
-  assert found["downwards"] == [nasty, "b", "a"]
-  assert found["one_hidden"][0] == [["MLL"], ["MLL"], ["MLLL"]]
+  assert found["upwards"] == ["b", "c", nasty, "a"]
+  assert found["downwards"] == [nasty, "b", "c", "a"]
+  assert found["setting_hidden"][0] == [["MLL"], ["MLL"], ["MLLL"]]
   assert found["none_left"][0] == [[], [], []]
   assert found["all_again"] == found["points"]
   assert re.fullmatch(r".*: round 4, \d+\.00 %, .* MB", found["read_out"])
