@@ -12,7 +12,15 @@ import pytest
 import replay
 import tensorflow as tf
 
-from tff_algos.algorithms import fed_avg, fed_avg_m, fed_curv, fed_sgd
+from tff_algos import client_data
+from tff_algos.algorithms import (
+  fed_agg,
+  fed_avg,
+  fed_avg_m,
+  fed_curv,
+  fed_reg,
+  fed_sgd,
+)
 from tff_algos.client_data import ClientInput
 from tff_algos.diagnostics import forgetting
 from tff_algos.templates import composer
@@ -139,6 +147,25 @@ def test_local_models_are_what_was_trained_whatever_of_it_is_sent(
   (found,) = train(ServerVariables(start, ()), [()], _inputs(problem, [2]))
   for a, b in zip(found, _one_step(problem, start, 2)):
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("build", [fed_agg.build_fed_agg, fed_reg.build_fed_reg])
+def test_local_models_are_those_after_all_epochs(in_process, problem, build):
+  """FedAgg trains an epoch at a time; what both send is the model's change."""
+  process = build(problem.model)
+  train = forgetting.build_local_models(problem.model, process)
+  state, [given] = process.initialize(), _inputs(problem, [2])
+  (found,) = train(state.variables, [process.initialize_client()], [given])
+  examples = client_data.read(tf.constant(given.path), problem.model.example_spec)
+  sent = process.client_work(
+    tf.nest.map_structure(tf.convert_to_tensor, state.variables),
+    (),
+    examples,
+    tf.constant(given.seed),
+  ).message["model"]
+  assert max(float(tf.reduce_max(tf.abs(v))) for v in sent) > 1e-2
+  for a, x, change in zip(found, state.variables.model, sent):
+    np.testing.assert_allclose(a, x + change, rtol=1e-5, atol=1e-6)
 
 
 def test_clients_that_send_a_gradient_have_no_local_models(in_process, problem):

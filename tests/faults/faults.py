@@ -1693,4 +1693,25 @@ FAULTS = (
     "((MODEL, weights), (BEST_MODEL, best and weights))",
     _of("experiments/export/test_run_model.py", "its_own_weights"),
   ),
+  Fault(
+    "forgetting: the local model after the first epoch",
+    "tff_algos/diagnostics/forgetting.py",
+    "return results[-1].weights",
+    "return results[0].weights",
+    _of("diagnostics/test_forgetting.py", "all_epochs"),
+  ),
+  Fault(
+    "stop rule: more of an error is better",
+    f"{_SIMULATION}stopping.py",
+    'is_error = metric is not None and (metric == "loss" or metric.startswith("-"))',
+    'is_error = metric == "loss"',
+    _of("simulation/test_stopping.py", "minus"),
+  ),
+  Fault(
+    "composer: a negative weight counts",
+    "tff_algos/templates/client_results.py",
+    "accepted = tf.reduce_all(tf.math.is_finite(tf.stack(lengths))) & (least >= 0)",
+    "accepted = tf.reduce_all(tf.math.is_finite(tf.stack(lengths)))",
+    _of("templates/test_client_results.py", "negative"),
+  ),
 )
