@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from tasks.task import LoadedTask, Task
 from tff_algos import durable_files, partitions
-from tff_algos.errors import DamagedError, InputError
+from tff_algos.errors import DamagedError, InputError, InputWarning
 
 if TYPE_CHECKING:
   from tasks.datasets.dataset import Dataset
@@ -49,6 +50,9 @@ def load(
     model_seed: The seed of the initial weights, where the task has none of its own.
     loss_epsilon: As of `make_model`.
 
+  Warns:
+    InputWarning: No client has an example of a class that is tested.
+
   Raises:
     DataMissingError: The data are not on this machine; the message says how to get them.
     InputError: The split, the data, the model or the task's name cannot be used; the
@@ -75,12 +79,14 @@ def load(
       keras.reinitialize(keras_model, model_seed)
     model = make_model(task, keras_model, spec, loss_epsilon)
     _check_outputs(model, data)
+    counts = partitions.class_counts(split, data.train_y, data.num_classes)
+    _warn_of_absent(counts, data)
     return LoadedTask(
       model=model,
       clients=_put_on_disk(task, data, split, spec, cache_dir),
       test_x=data.test_x,
       test_y=data.test_y,
-      class_counts=partitions.class_counts(split, data.train_y, data.num_classes),
+      class_counts=counts,
       left_over=len(split.left_over),
       note=data.note,
       layers=layers.describe_layers(keras_model),
@@ -199,6 +205,21 @@ def _check_outputs(model: Model, data: Dataset) -> None:
     raise InputError(
       f"The data have {data.num_classes} classes, but the task's model gives {shape[-1]} "
       "numbers for an example: give its last layer one output for each class."
+    )
+
+
+def _warn_of_absent(class_counts: np.ndarray, data: Dataset) -> None:
+  """Warns of classes that are tested and that no client has, as few clients may not."""
+  if data.test_y.ndim > 1:
+    return
+  absent = np.flatnonzero(class_counts.sum(axis=0) == 0)
+  share = np.isin(data.test_y, absent).mean()
+  if share > 0:
+    warnings.warn(
+      f"No client has examples of class {', '.join(map(str, absent))}, so that at "
+      f"most {100 * (1 - share):.2f} % of the test examples can be classified rightly.",
+      InputWarning,
+      stacklevel=2,
     )
 
 

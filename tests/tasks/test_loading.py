@@ -13,7 +13,7 @@ import tensorflow as tf
 from tasks import registry
 from tasks.datasets import dataset, digits
 from tff_algos import client_data, partitions
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, InputWarning
 from tff_algos.models import functional, keras
 from tff_algos.models.functional import ExampleSpec
 
@@ -37,6 +37,19 @@ def _spec() -> ExampleSpec:
 def _files(folder) -> dict[str, int]:
   found = pathlib.Path(folder).rglob("*")
   return {str(path): path.stat().st_mtime_ns for path in found if path.is_file()}
+
+
+def test_classes_that_no_client_has_are_warned_of(tmp_path):
+  """Two clients of one class each, of ten."""
+  split = "twafl:min_size=20,max_size=30,min_classes=1,max_classes=1"
+  with pytest.warns(InputWarning) as warned:
+    loaded = _load(tmp_path, partition=split, num_clients=2)
+  held = np.flatnonzero(loaded.class_counts.sum(axis=0))
+  absent = [str(c) for c in range(10) if c not in held]
+  best = 100 * np.isin(loaded.test_y, held).mean()
+  said = f"No client has examples of class {', '.join(absent)}, so that at most "
+  assert str(warned[0].message).startswith(said)
+  assert f"at most {best:.2f} % " in str(warned[0].message)
 
 
 @pytest.mark.parametrize(
