@@ -124,18 +124,18 @@ class RunFolder:
     found = differences(held, manifest, free)
     files = [v for heading in OWN_CODE for v in manifest.get(heading, {})]
     edited = [name for name, *_ in found if name in files]
-    if edited:  # Of which one cannot be given another value.
+    found = [each for each in found if each[0] not in edited]
+    what = [f"{name}={old!r}, not {new!r}" for name, old, new in found[:4]]
+    if len(found) > 4:
+      what.append(f"and {len(found) - 4} more")
+    advice = "go on with the settings that it was begun with"
+    if edited:  # A digest is nothing that one could give.
+      what.append(f"another version of {', '.join(edited)}")
+      advice = "put that back as it was"
+    if what:
       raise InputError(
-        f"{self.path} holds results of another version of {', '.join(edited)}: put it "
-        f"back as it was, or choose another {self._flag}."
-      )
-    if found:
-      what = "; ".join(f"{name}={old!r}, not {new!r}" for name, old, new in found[:4])
-      if len(found) > 4:
-        what += f"; and {len(found) - 4} more"
-      raise InputError(
-        f"{self.path} holds results with {what}: go on with the settings that it was "
-        f"begun with, or choose another {self._flag}."
+        f"{self.path} holds results with {'; '.join(what)}: {advice}, or choose another "
+        f"{self._flag}."
       )
     return True
 

@@ -82,7 +82,7 @@ def test_resuming_with_another_source_is_refused(run_forked, unbroken, tmp_path)
   flags = [f"--run_dir={unbroken}", "--rounds=5", "--resume"]
   before = tree(unbroken)
   done = run_forked(*flags, cwd=tmp_path)
-  assert_refused(done, "my_algorithms='", str(unbroken))
+  assert_refused(done, "another version of my_algorithms: put", str(unbroken))
   assert tree(unbroken) == before
   (tmp_path / "my_algorithms.py").unlink()
   done = run_forked(*flags, cwd=tmp_path)

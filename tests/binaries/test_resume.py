@@ -430,7 +430,7 @@ def mine(run_mine, tmp_path_factory) -> Unbroken:
       marks=pytest.mark.thorough,
     ),
     (("relu", "tanh"), ["relu", "tanh", "layers["], ["weights"]),
-    (("# Here.", "# A remark."), ["mine='"], ["client_files", "test_set"]),
+    (("# Here.", "# A remark."), ["version of mine: put"], ["client_files", "test_set"]),
     (("Dense(3", "Dense(5"), ["weights[0]='16x3', not '16x5'", "num_weights="], []),
   ],
   ids=lambda value: value[1] if isinstance(value, tuple) else "",

@@ -173,7 +173,10 @@ _MISTAKES = {
     ["deadline must be > 0"],
   ),
   "durations of no kind": (["--client_duration=normal:mean=1"], ["'lognormal'"]),
-  "everybody is held out": (["--held_out_clients=4"], ["of which 4 are held out"]),
+  "everybody is held out": (
+    ["--held_out_clients=4"],
+    ["held_out_clients is 4", "only 4 clients"],
+  ),
   "less than nobody": (["--held_out_clients=-1"], ["held_out_clients", "-1"]),
   "steps but no evaluation": (["--personalize_steps=1"], ["eval_clients_every"]),
   "schedule of no kind": (["--learning_rate_schedule=cosin"], ["'cosine'"]),

@@ -44,7 +44,7 @@ def check_own_code(in_process, monkeypatch, tmp_path):
       path = tmp_path / f"{name}.py"
       before = path.read_text()
       path.write_text(f"{before}# Changed.\n")
-      with pytest.raises(InputError, match=f"of another version of {name}: put"):
+      with pytest.raises(InputError, match=f"another version of {name}: put"):
         attack.read_done(folder, config_of(f"{start}_one:own"))
       path.write_text(before)
 

@@ -129,12 +129,13 @@ def test_difference_is_said_by_name_with_both_values(begun):
 def test_edited_code_is_said_to_be_put_back(tmp_path):
   folder = RunFolder(str(tmp_path))
   folder.begin({**_MANIFEST, "algorithm": {"mine": "4f", "hers": "00"}})
-  with pytest.raises(InputError) as caught:
-    folder.check({**_MANIFEST, "algorithm": {"mine": "a0", "hers": "00"}})
-  told = (
-    f"{folder.path} holds results of another version of mine: put it back as it was, "
-  )
-  assert str(caught.value) == f"{told}or choose another --run_dir."
+  edited = {"mine": "a0", "hers": "00"}
+  told = "another version of mine: put that back as it was, or choose another --run_dir."
+  others = _changed("hparams", batch_size=5)
+  for manifest, also in ((_MANIFEST, ""), (others, "batch_size=None, not 5; ")):
+    with pytest.raises(InputError) as caught:
+      folder.check({**manifest, "algorithm": edited})
+    assert str(caught.value) == f"{folder.path} holds results with {also}{told}"
 
 
 def test_more_than_four_differences_are_counted(begun):
