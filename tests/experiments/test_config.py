@@ -225,6 +225,7 @@ def test_an_accuracy_that_no_model_reaches_is_no_target(target):
 
 def test_targets_of_other_metrics_may_be_any():
   assert _make(stop_at="loss:95").stop_rule() == StopRule("loss", 95.0)
+  assert _make(stop_at="-off:2").stop_rule() == StopRule("-off", 2.0)
   assert _make(stop_at="accuracy:1").stop_rule() == StopRule("accuracy", 1.0)
   assert _make(target_accuracy=1.0).target_accuracy == 1
 
