@@ -47,6 +47,7 @@ _ROWS = {
   ("fedreg", "2"): 2 * 6,
   ("fedreg", "3"): 3 * 6,
   ("fedreg", "4"): 4 * 5,
+  ("fedreg", "4_mnist"): 5,  # Ours.
   ("fedreg", "C.1"): 4,
   ("fedreg", "C.2"): 2 * 4,
 }
