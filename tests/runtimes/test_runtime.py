@@ -396,6 +396,19 @@ def test_worker_runs_and_ends_with_its_runtime(tmp_path):
   assert os.path.exists(log)
 
 
+def test_a_log_that_nobody_named_stays_only_if_something_is_in_it():
+  with runtime.create_runtime("local_worker") as running:
+    assert _add_one(1) == 2
+  quiet = running.notice.split()[-1].rstrip(".")
+  assert quiet.endswith(".log") and not os.path.exists(quiet)
+  with running:  # A worker that starts again has one again.
+    assert _add_one(1) == 2
+    with open(quiet, "a", encoding="utf-8") as f:
+      f.write("what a worker says")
+  assert os.path.exists(quiet)
+  os.remove(quiet)
+
+
 def test_worker_that_died_is_replaced_a_bounded_number_of_times(tmp_path):
   before = private_apis.default_context()
   worker = local_worker.LocalWorker(str(tmp_path / "log"), max_restarts=1)

@@ -7,6 +7,7 @@ bounded, values are freed as soon as they are used, and the worker dies with thi
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import threading
@@ -99,7 +100,8 @@ class LocalWorker:
     """Starts the worker.
 
     Args:
-      log_path: File for the worker's output; default: one in the temporary folder.
+      log_path: File for the worker's output; default: one in the temporary folder,
+        which `close` removes if the worker said nothing.
       start_seconds: How long a start may take.
       max_restarts: How often a worker that died is replaced.
 
@@ -112,6 +114,7 @@ class LocalWorker:
         "Start the local_worker runtime in the main thread: its worker would end with "
         "the thread that started it."
       )
+    self._log_is_own = log_path is None
     if log_path is None:
       handle, log_path = tempfile.mkstemp(prefix="tff_algos_worker_", suffix=".log")
       os.close(handle)
@@ -172,3 +175,7 @@ class LocalWorker:
   def close(self) -> None:
     """Ends the worker."""
     self.worker.stop()
+    if self._log_is_own:
+      with contextlib.suppress(FileNotFoundError):
+        if not os.path.getsize(self.log_path):
+          os.remove(self.log_path)
