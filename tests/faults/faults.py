@@ -798,9 +798,23 @@ FAULTS = (
   Fault(
     "own functions: == of tensors is taken",
     "tff_algos/templates/own_functions.py",
-    "with graphs.refusing_equality(who), hyper_parameters",
-    "with hyper_parameters",
+    "    graphs.refusing_equality(who),\n",
+    "",
     _of("templates/test_own_functions.py", "comparison"),
+  ),
+  Fault(
+    "own functions: variables and tensors from outside are told in TensorFlow's words",
+    "tff_algos/templates/own_functions.py",
+    "  _check_captures(who, graph)\n",
+    "",
+    _of("templates/test_own_functions.py", "cannot_do"),
+  ),
+  Fault(
+    "own functions: a mistake of ours is said to be the author's",
+    "tff_algos/templates/own_functions.py",
+    "if not frame.filename.startswith(_OTHERS)]",
+    "]",
+    _of("templates/test_own_functions.py", "ours"),
   ),
   Fault(
     "own functions: numbers in the place of h are not said",

@@ -313,6 +313,97 @@ def test_decision_in_python_by_a_tensor_is_refused(change):
     _compose(change)
 
 
+_OUTSIDE = tf.keras.layers.Dense(3)
+_OUTSIDE.build([None, 2])
+_CONSTANT = tf.constant(2.0)
+
+
+def _make_a_variable(*_):
+  tf.Variable(1.0)
+
+
+def _ask_for_numpy(result, *_):
+  result.weight["model"].numpy()
+
+
+def _call_numpy(result, *_):
+  np.mean(result.message["model"][0])
+
+
+def _go_through_python(result, *_):
+  range(tf.shape(result.message["model"][0])[0])
+
+
+def _round_in_python(result, *_):
+  float(result.weight["model"])
+
+
+def _call_a_layer(result, *_):
+  _OUTSIDE(result.message["model"][0][:, :2])
+
+
+def _use_a_weight_in_a_branch(result, *_):
+  tf.cond(result.weight["model"] > 0, lambda: _OUTSIDE.bias * 1, lambda: tf.ones([3]))
+
+
+def _use_a_constant(result, *_):
+  return _CONSTANT * result.weight["model"]
+
+
+@pytest.mark.parametrize(
+  "mistake, said",
+  [
+    (_make_a_variable, r"makes a variable in .*tff\.learning\.optimizers"),
+    (_ask_for_numpy, "takes a tensor's value in Python, "),
+    (_call_numpy, "takes a tensor's value in Python, "),
+    (_go_through_python, "takes a tensor's value in Python, "),
+    (_round_in_python, "takes a tensor's value in Python, "),
+    (_call_a_layer, "uses a variable, .* predict"),
+    (_use_a_weight_in_a_branch, "uses a variable, "),
+    (_use_a_constant, "uses .* or a tensor from outside in "),
+  ],
+)
+def test_what_a_traced_function_cannot_do_is_said_with_its_line(mistake, said):
+  """TensorFlow's own words name no line, or a decorator, or nothing that was written."""
+
+  def change(result):
+    mistake(result)
+    return result
+
+  line = mistake.__code__.co_firstlineno + 1
+  place = rf"test_own_functions\.py, line {line}: use "
+  value = rf"test_own_functions\.py, line {line}: it is traced once"
+  with pytest.raises(ProcessTypeError, match=rf"^client_update {said}") as caught:
+    _compose(change)
+  assert re.search(f"{place}|{value}", str(caught.value))
+  assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [_OUTSIDE.bias, _CONSTANT, tf.ones([200])])
+@pytest.mark.parametrize("where", ["init_server", "init_client", "server_update"])
+def test_state_that_is_a_variable_or_from_outside_is_refused(where, value):
+  options = {where: lambda: value}
+  if where == "server_update":
+    options = dict(server=lambda variables, *_: variables._replace(extra=value))
+  said = rf"^What {where} returns must be no variable, .*: give NumPy's arrays"
+  with pytest.raises(ProcessTypeError, match=said):
+    _compose(**options)
+
+
+def test_variable_that_the_server_makes_is_refused_with_its_line():
+  line = _make_a_variable.__code__.co_firstlineno + 1
+  with pytest.raises(ProcessTypeError, match=rf"^init_server makes .* line {line}: use"):
+    _compose(init_server=_make_a_variable)
+
+
+def test_mistake_in_code_of_ours_is_not_said_to_be_the_authors():
+  code = "def update(received, *_): received['model'][0].numpy()"
+  names = {}
+  exec(compile(code, tff_algos.__file__, "exec"), names)  # As if it stood there.
+  with pytest.raises(AttributeError, match="no attribute 'numpy'"):
+    _compose(rounds=tff_algos.Round(names["update"], _moved))
+
+
 def test_mistake_after_a_comparison_that_was_given_up_is_said():
   def change(result):
     with contextlib.suppress(InputError):

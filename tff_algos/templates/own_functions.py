@@ -7,14 +7,15 @@ own words would be of types of hundreds of tensors.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import inspect
 import os
 import re
 import traceback
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Optional
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 
@@ -79,11 +80,17 @@ class Named(OrderedDict[str, Any]):
 
 
 def check_values(what: str, value: Any) -> None:
-  """Raises `ProcessTypeError` for None, of which there is no tensor."""
-  if any(leaf is None for leaf in tf.nest.flatten(value)):
+  """Raises `ProcessTypeError` for what is no tensor of the graph, nor becomes one."""
+  leaves = tf.nest.flatten(value)
+  if any(leaf is None for leaf in leaves):
     raise ProcessTypeError(
       f"{what} must be tensors or a structure of them, () for nothing; found None in "
       f"{_around(0, str(value))}."
+    )
+  if any(tf.is_tensor(leaf) and not tf.is_symbolic_tensor(leaf) for leaf in leaves):
+    raise ProcessTypeError(
+      f"{what} must be no variable, as Keras models' weights are, nor a tensor from "
+      "outside: give NumPy's arrays, as of tff_algos.keras_weights."
     )
 
 
@@ -182,8 +189,90 @@ def check_variables(variables: Any, old: ServerVariables) -> None:
       "server_update must return tff_algos.ServerVariables, such as "
       f"variables._replace(model=...); found a {type(variables).__name__}."
     )
+  check_values("What server_update returns", variables)
   check_kept("The model of server_update", variables.model, old.model, "the Model")
   check_kept("The extra of server_update", variables.extra, old.extra, "init_server")
+
+
+class _VariableMade(Exception):
+  """A variable was made where there can be none."""
+
+
+def _no_variable(next_creator: Any, **kwargs: Any) -> Any:
+  raise _VariableMade
+
+
+class _Misuse(NamedTuple):
+  """A mistake of the author's that TensorFlow tells in words of its own.
+
+  Attributes:
+    kind: The class of its errors.
+    words: What is in their message.
+    does: What the function does.
+    advice: What to do instead.
+  """
+
+  kind: type[Exception]
+  words: str
+  does: str
+  advice: str
+
+  def of(self, error: Exception) -> bool:
+    return isinstance(error, self.kind) and self.words in str(error)
+
+
+_VALUE = (
+  "takes a tensor's value in Python,",
+  "it is traced once, before there are values, so use TensorFlow's functions alone.",
+)
+_OUTSIDE = (
+  "uses a variable, as Keras models do, or a tensor from outside",
+  "use what it is given, a tff_algos.Model's predict, and NumPy's arrays as constants.",
+)
+_MISUSES = (
+  _Misuse(
+    tf.errors.OperatorNotAllowedInGraphError,
+    "",
+    "decides in Python by a tensor, or goes through one,",
+    "it is traced without AutoGraph, so use tf.cond, tf.where or tf.while_loop, or a "
+    "tf.function that it calls.",
+  ),
+  _Misuse(
+    _VariableMade,
+    "",
+    "makes a variable",
+    "use tensors that it passes on, and tff.learning.optimizers in the place of Keras'.",
+  ),
+  _Misuse(RuntimeError, "capture an EagerTensor", *_OUTSIDE),
+  _Misuse(AttributeError, "'SymbolicTensor' object has no attribute", *_VALUE),
+  _Misuse(NotImplementedError, "Cannot convert a symbolic", *_VALUE),
+  _Misuse(TypeError, "'SymbolicTensor'", *_VALUE),
+)
+
+
+_LIBRARIES = ("keras", "numpy", "tensorflow", "tensorflow_federated", "tff_algos")
+_OTHERS = (
+  *(
+    os.path.dirname(str(importlib.import_module(name).__file__)) + os.sep
+    for name in _LIBRARIES
+  ),
+  contextlib.__file__,
+)
+
+
+def _place_in(frames: Iterable[traceback.FrameSummary]) -> str:
+  """The innermost line of the author's own, "" if there is none."""
+  own = [frame for frame in frames if not frame.filename.startswith(_OTHERS)]
+  return f"in {own[-1].filename}, line {own[-1].lineno}" if own else ""
+
+
+def _check_captures(who: str, graph: tf.Graph) -> None:
+  """Raises `ProcessTypeError` where a function's graph needs a tensor from outside."""
+  for outer, inner in getattr(graph, "captures", ()):
+    if not tf.is_symbolic_tensor(outer):
+      does, advice = _OUTSIDE
+      place = _place_in(inner.op.traceback)
+      raise ProcessTypeError(f"{who} {does} {place}: {advice}")
 
 
 @contextlib.contextmanager
@@ -204,18 +293,19 @@ def watching(
       Python by a tensor.
     InputError: It compares tensors by `==`.
   """
-  with graphs.refusing_equality(who), hyper_parameters.noting_numbers() as numbers:
+  with (
+    graphs.refusing_equality(who),
+    tf.variable_creator_scope(_no_variable),
+    hyper_parameters.noting_numbers() as numbers,
+  ):
     try:
       yield
-    except tf.errors.OperatorNotAllowedInGraphError as error:
-      theirs = os.path.dirname(str(tf.__file__)) + os.sep
-      frames = traceback.extract_tb(error.__traceback__)
-      *_, place = (f for f in frames if not f.filename.startswith(theirs))
-      raise ProcessTypeError(
-        f"{who} decides in Python by a tensor, or goes through one, in {place.filename}, "
-        f"line {place.lineno}: it is traced without AutoGraph, so use tf.cond, tf.where "
-        "or tf.while_loop, or a tf.function that it calls."
-      ) from error
+    except Exception as error:
+      found = next((m for m in _MISUSES if m.of(error)), None)
+      place = _place_in(traceback.extract_tb(error.__traceback__))
+      if found is None or not place:
+        raise
+      raise ProcessTypeError(f"{who} {found.does} {place}: {found.advice}") from error
   tunable = {} if hparams is None else hyper_parameters.tunable_values(hparams)
   fixed = [name for name, value in numbers.items() if tunable.get(name) == value]
   if fixed:
@@ -226,6 +316,7 @@ def watching(
       stacklevel=3,
     )
   graph = tf.compat.v1.get_default_graph()
+  _check_captures(who, graph)
   drawing = graphs.drawing_operations(graph.as_graph_def())
   if drawing and "PyFunc" in drawing[0]:
     raise ProcessTypeError(
