@@ -803,6 +803,13 @@ FAULTS = (
     _of("templates/test_own_functions.py", "comparison"),
   ),
   Fault(
+    "processes: a worker of TFF's own outlives a program that made no runtime",
+    "tff_algos/templates/stateful_process.py",
+    "from tff_algos.runtimes import private_apis  # noqa: F401",
+    "#",
+    _of("runtimes/test_runtime.py", "made_no_runtime"),
+  ),
+  Fault(
     "own functions: variables and tensors from outside are told in TensorFlow's words",
     "tff_algos/templates/own_functions.py",
     "  _check_captures(who, graph)\n",

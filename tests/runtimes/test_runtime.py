@@ -351,6 +351,27 @@ def test_beside_plain_tff(tmp_path):
   assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
 
 
+def test_worker_of_tffs_own_ends_with_a_program_that_made_no_runtime(tmp_path):
+  program = """
+    import pathlib, numpy as np, tensorflow as tf, tff_algos
+    spec = tff_algos.ExampleSpec(
+      tf.TensorSpec([2], tf.float32), tf.TensorSpec([], tf.int32)
+    )
+    model = tff_algos.Model(
+      (np.zeros([2, 3], np.float32),), ("w",), spec, lambda w, x, training, seed: x @ w[0]
+    )
+    state = tff_algos.build_fed_avg(model).initialize()
+    started = pathlib.Path("/proc/self/task").glob("*/children")
+    print(*(path.read_text() for path in started))
+  """
+  command = [sys.executable, "-c", textwrap.dedent(program)]
+  with open(tmp_path / "out", "w+") as out:  # A pipe would wait for the worker.
+    subprocess.run(command, stdout=out, timeout=200, check=True, cwd=tmp_path)
+    out.seek(0)
+    workers = [int(worker) for worker in out.read().split()]
+  assert workers and all(map(_ends, workers))
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["TFF's own", "local_worker"])
 def test_workers_end_where_ctrl_c_is_ignored(tmp_path, name):
