@@ -276,12 +276,11 @@ def _pseudo_steps(
       return _cell(setting, "fedreg")
     return _cell(setting, "fedreg", f"_s{step:g}", pseudo_step=step)
 
+  def reference(task: str) -> Optional[Cell]:  # Marks of one's own are no shares of it.
+    return None if columns == _OWN_MARKS else _cell(_SETTINGS[task], "sgd")
+
   rows = [
-    Row(
-      (task, f"{step:g}"),
-      (cell(_SETTINGS[task], step),),
-      reference=_cell(_SETTINGS[task], "sgd"),
-    )
+    Row((task, f"{step:g}"), (cell(_SETTINGS[task], step),), reference=reference(task))
     for task, grid in grids.items()
     for step in grid
   ]

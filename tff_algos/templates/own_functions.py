@@ -269,9 +269,9 @@ def _place_in(frames: Iterable[traceback.FrameSummary]) -> str:
 def _check_captures(who: str, graph: tf.Graph) -> None:
   """Raises `ProcessTypeError` where a function's graph needs a tensor from outside."""
   for outer, inner in getattr(graph, "captures", ()):
-    if not tf.is_symbolic_tensor(outer):
+    place = "" if tf.is_symbolic_tensor(outer) else _place_in(inner.op.traceback)
+    if place:
       does, advice = _OUTSIDE
-      place = _place_in(inner.op.traceback)
       raise ProcessTypeError(f"{who} {does} {place}: {advice}")
 
 
