@@ -56,6 +56,11 @@ def test_what_aggregators_remember_of_a_client_is_none_of_its_work(federate, nam
   driver.assert_close(*uploads)
 
 
+def test_work_that_is_another_in_some_rounds_is_not_known(federate):
+  assert federate("twafl").process.client_work is None
+  assert federate("tefl").process.client_work is not None
+
+
 def test_client_work_of_clients_that_estimate_together_is_refused(federate):
   process = federate("fedagg", **driver.ESTIMATES).process
   with pytest.raises(ValueError, match="first estimate something together"):

@@ -174,11 +174,8 @@ def test_clients_that_send_a_gradient_have_no_local_models(in_process, problem):
     forgetting.build_local_models(problem.model, process)
 
 
-@pytest.mark.parametrize(
-  "work, kinds", [(None, ["whole"]), (lambda *_: None, ["shallow", "full"])]
-)
-def test_algorithms_whose_clients_send_no_whole_model_are_refused(problem, work, kinds):
-  process = types.SimpleNamespace(client_work=work, next_fns=dict.fromkeys(kinds))
+def test_algorithms_whose_client_work_is_not_known_are_refused(problem):
+  process = types.SimpleNamespace(client_work=None)
   with pytest.raises(ValueError, match="send their whole model"):
     forgetting.build_local_models(problem.model, process)
 
@@ -194,7 +191,6 @@ def test_threads_find_what_they_call_traced(in_process, problem, start):
   watched = types.SimpleNamespace(
     client_work=watch,
     composed_of=process.composed_of,
-    next_fns=process.next_fns,
     initialize=process.initialize,
     initialize_client=process.initialize_client,
   )

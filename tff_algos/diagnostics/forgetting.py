@@ -60,7 +60,7 @@ def build_local_models(model: Model, process: StatefulProcess) -> LocalModels:
       estimates, or do not train by `train_client`.
   """
   work = process.client_work
-  if work is None or len(process.next_fns) > 1:
+  if work is None:
     raise InputError(
       "Local models are known only of algorithms whose clients send their whole model "
       "in every round: choose another algorithm."

@@ -114,7 +114,7 @@ def upload_of(process: StatefulProcess, variables: Any, client_state: Any) -> Up
     InputError: It sends different parts in different rounds, or what one client does is
       not known; or, when the result is called, it sends no part "model".
   """
-  if process.client_work is None or len(process.next_fns) > 1:
+  if process.client_work is None:
     raise InputError(
       "The attack needs to know what one client sends, the same parts in every round: "
       "choose an algorithm that sends its whole model."

@@ -137,10 +137,8 @@ def compose_process(
     client_state: Any,
     examples: Examples,
     seed: tf.Tensor,
-    *,
-    kind: str = "",
   ) -> ClientResult:
-    this = kinds[kind]
+    (this,) = kinds.values()
     if this.estimation is not None:
       raise InputError(
         "The clients of this round first estimate something together: none works alone."
@@ -177,7 +175,7 @@ def compose_process(
       {name: exchange.build_next(reading) for name, exchange in exchanges.items()},
       *accessors,
       schedule=schedule,
-      client_work=client_work,
+      client_work=client_work if len(kinds) == 1 else None,
       count_traffic=lambda: {n: e.traffic(reading) for n, e in exchanges.items()},
       model=model,
       over=over,

@@ -139,11 +139,13 @@ class StatefulProcess(tff.templates.IterativeProcess):
 
   @property
   def client_work(self) -> Optional[Callable[..., Any]]:
-    """What one client does in a round, as a pure TensorFlow function; None if not known.
+    """What one client does in a round, as a pure TensorFlow function.
 
-    `(variables, client_state, examples, seed, *, kind="") -> ClientResult`, with the
-    server's `variables` and the hyper-parameters that the process was built with. Its
-    message is what the client uploads, before any aggregator. It can be differentiated.
+    None if not known, and where clients send other parts in some rounds.
+
+    `(variables, client_state, examples, seed) -> ClientResult`, with the server's
+    `variables` and the hyper-parameters that the process was built with. Its message is
+    what the client uploads, before any aggregator. It can be differentiated.
     """
     return self._client_work
 
