@@ -7,9 +7,33 @@ can run before them.
 
 from __future__ import annotations
 
+import atexit
+import gc
+import signal
+import subprocess
+import sys
+import types
+
 try:
   import lazy_loader
 except ModuleNotFoundError:  # Where packages are missing, `preflight` says which.
   pass
 else:
   __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+@atexit.register
+def _end_tffs_own_runtime() -> None:
+  # TFF leaves that to the garbage collector, which comes too late: it prints a traceback,
+  # and a worker outlives the program.
+  tff = sys.modules.get("tensorflow_federated")
+  if type(tff) is not types.ModuleType:
+    return  # It was not imported, or put off and never looked at.
+  if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As what a script starts with `&` does, and its children: TFF's worker would not heed
+    # the SIGINT that is to end it, and TFF would wait for ever.
+    for found in gc.get_objects():
+      if isinstance(found, subprocess.Popen) and "worker_binary" in str(found.args):
+        found.kill()
+  tff.test.set_no_default_context()
+  gc.collect()

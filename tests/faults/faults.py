@@ -804,9 +804,9 @@ FAULTS = (
   ),
   Fault(
     "processes: a worker of TFF's own outlives a program that made no runtime",
-    "tff_algos/templates/stateful_process.py",
-    "from tff_algos.runtimes import private_apis  # noqa: F401",
-    "#",
+    "tff_algos/__init__.py",
+    "@atexit.register",
+    "",
     _of("runtimes/test_runtime.py", "made_no_runtime"),
   ),
   Fault(

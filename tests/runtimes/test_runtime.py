@@ -372,6 +372,13 @@ def test_worker_of_tffs_own_ends_with_a_program_that_made_no_runtime(tmp_path):
   assert workers and all(map(_ends, workers))
 
 
+def test_programs_that_run_nothing_end_without_a_word_of_tffs(tmp_path):
+  """TFF alone prints a traceback at their end."""
+  done = _run_python("import tff_algos, tensorflow_federated", tmp_path)
+  assert done.returncode == 0
+  assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["TFF's own", "local_worker"])
 def test_workers_end_where_ctrl_c_is_ignored(tmp_path, name):

@@ -6,13 +6,9 @@ Nothing else in `tff_algos` imports from inside them. After an upgrade of either
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
-import gc
 import importlib
-import signal
-import subprocess
 import threading
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -44,20 +40,6 @@ from tensorflow_federated.python.common_libs.serializable import (
 # Which the package hides behind a function of the same name.
 _pfor: Any = importlib.import_module(RegisterPFor.__module__)
 _PforInput: Any = _pfor._PforInput
-
-
-@atexit.register
-def _end_tffs_own_runtime() -> None:
-  # TFF leaves that to the garbage collector, which comes too late: it prints a traceback,
-  # and a worker outlives the program.
-  if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # As what a script starts with `&` does, and its children: TFF's worker would not heed
-    # the SIGINT that is to end it, and TFF would wait for ever.
-    for found in gc.get_objects():
-      if isinstance(found, subprocess.Popen) and "worker_binary" in str(found.args):
-        found.kill()
-  tff.test.set_no_default_context()
-  gc.collect()
 
 
 def parse_computation(content: bytes) -> tff.Computation:

@@ -31,7 +31,6 @@ from tff_algos.client_data import Examples
 from tff_algos.errors import InputError
 from tff_algos.models.functional import Model, Weights
 from tff_algos.privacy.accounting import GaussianMechanism
-from tff_algos.runtimes import private_apis  # noqa: F401  It ends TFF's own worker at exit.
 from tff_algos.templates import identity as identities
 from tff_algos.templates import process_types
 from tff_algos.templates.client_readings import ClientReading
