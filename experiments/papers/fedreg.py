@@ -265,7 +265,7 @@ _STEPS = {
   "emnist_digits": (0.01, 0.02, 0.05, 0.1, 0.2),
   "cifar10_one_class": (0.01, 0.05, 0.1, 0.2, 0.5),
 }
-_OWN_STEPS = {_OWN_TASK: (0.02, 0.05, 0.1, 0.2, 0.4)}
+_OWN_STEPS = {_OWN_TASK: (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)}
 
 
 def _pseudo_steps(

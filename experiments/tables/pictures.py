@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from experiments.curves import (
   add_legend_below,
@@ -27,12 +28,14 @@ class Points(NamedTuple):
     ours: Mean and standard deviation of each row; None for a mean that is not known.
     paper: The paper's number of each row, or None.
     least_span: What its axis shows at least, so that next to nothing does not look much.
+    is_whole: Whether it counts something.
   """
 
   heading: str
   ours: Sequence[tuple[Optional[float], float]]
   paper: Sequence[Optional[float]]
   least_span: float = 0.0
+  is_whole: bool = False
 
 
 class Line(NamedTuple):
@@ -88,6 +91,10 @@ def draw_table(
     if high - low < column.least_span:
       middle, half = (low + high) / 2, column.least_span / 2
       axes.set_xlim(middle - half, middle + half)
+    if column.is_whole:
+      axes.xaxis.set_major_locator(
+        MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True)
+      )
     axes.set(xlabel=column.heading)
     axes.grid(alpha=0.3)
   frames[0, 0].set_yticks(range(len(rows)), rows)

@@ -63,10 +63,14 @@ def _names(table: Table, rows: Sequence[Row]) -> tuple[str, list[str]]:
   common = [(h, of[0]) for h, of in labels if len(set(of)) == 1 < len(rows)]
   own = [(h, of) for h, of in labels if (h, of[0]) not in common]
   return ", ".join(f"{h} = {label}" for h, label in common), [
-    # A number says nothing without its letter.
-    ", ".join(f"{h} = {of[k]}" if len(h) == 1 else of[k] for h, of in own if of[k])
-    for k in range(len(rows))
+    ", ".join(_named(h, of[k]) for h, of in own if of[k]) for k in range(len(rows))
   ]
+
+
+def _named(heading: str, label: str) -> str:
+  # A number says nothing without its name, nor does the inf of a B.
+  is_number = label.replace(".", "").isdigit()
+  return f"{heading} = {label}" if is_number or len(heading) == 1 else label
 
 
 def _points(column: Column, place: int, results: Sequence[Result]) -> pictures.Points:
@@ -75,7 +79,8 @@ def _points(column: Column, place: int, results: Sequence[Result]) -> pictures.P
   paper = [number if isinstance(number, float) else None for number in printed]
   known = [n for n in (*paper, *(mean for mean, _ in ours)) if n is not None]
   span = 5.0 if column.unit == "%" else 0.2 * max(known, default=0.0)
-  return pictures.Points(column.heading, ours, paper, span)
+  is_whole = not column.unit and not column.digits
+  return pictures.Points(column.heading, ours, paper, span, is_whole)
 
 
 def _rows_as_markdown(table: Table, results: Sequence[Result]) -> str:

@@ -40,6 +40,15 @@ def test_a_narrow_column_is_shown_no_narrower_than_it_says(pictured, tmp_path):
   assert high - low >= 5.0 - 1e-9 and low < 90 < high
 
 
+def test_counts_are_told_in_whole_numbers(pictured, tmp_path):
+  for is_whole in (True, False):
+    column = pictures.Points("R", [(3.0, 0.0), (5.0, 0.0)], [None] * 2, 0.0, is_whole)
+    pictures.draw_table("x", ["a", "b"], [column], str(tmp_path / "x.png"))
+  whole, other = ([*p.axes[0].get_xticks()] for p in pictured)
+  assert all(tick == round(tick) for tick in whole) and 4 in whole
+  assert any(tick != round(tick) for tick in other)
+
+
 def _lines(count, paper=None):
   """Each the mean of two runs, over all heights of a frame."""
   rises = [[0.1, 0.01 * k, 0.1 * k] for k in range(count)]

@@ -240,6 +240,29 @@ def test_picture_has_the_rows_that_have_a_number_of_ours(
   assert rounds.ours == [(None, 0.0), (1.0, 0.0)]
 
 
+@pytest.mark.parametrize(
+  "heading, label, name",
+  [
+    ("eta_s", "0.02", "eta_s = 0.02"),
+    ("B", "inf", "B = inf"),
+    ("split", "two shards", "two shards"),
+    ("split", "", ""),
+  ],
+)
+def test_numbers_have_their_names_in_the_picture(
+  write_run, monkeypatch, tmp_path, heading, label, name
+):
+  drawn = []
+  monkeypatch.setattr(writing.pictures, "draw_table", lambda *words: drawn.append(words))
+  settings = _settings_with(write_run, tmp_path, {("a", 0): 0.3, ("b", 0): 0.5})
+  rows = (Row((label, "x"), _row("a").cells), Row((label + "0", "y"), _row("b").cells))
+  writing.write_table(Table("T", (heading, "k"), _COLUMNS, rows), "table1", settings)
+  first = f"{name}, k = x" if name else "k = x"
+  assert drawn[0][1][0] == first
+  # What counts something has whole numbers on its axis.
+  assert [column.is_whole for column in drawn[0][2]] == [False, True]
+
+
 @pytest.mark.parametrize("panels", [1, 2, 5])
 @pytest.mark.parametrize("with_loss", [False, True])
 def test_every_panel_of_a_figure_is_drawn_with_a_closer_look(
