@@ -94,5 +94,10 @@ def _check_fields(name: str, task: Task) -> None:
     check_whole_number(f"{field} of {name!r}", getattr(task, field), 1)
   if task.num_clients is not None:
     check_whole_number(f"num_clients of {name!r}", task.num_clients, 1)
+    if task.clients_per_round > task.num_clients:
+      raise InputError(
+        f"clients_per_round of {name!r} is {task.clients_per_round}, more than its "
+        f"num_clients, {task.num_clients}."
+      )
   if task.target_accuracy is not None:
     check_number(f"target_accuracy of {name!r}", task.target_accuracy)

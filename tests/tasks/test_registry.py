@@ -236,6 +236,7 @@ def test_misspelled_hyper_parameter_of_a_task_is_refused(own_folder):
     ("partition=None", "partition of .* must be a text, such as 'iid'"),
     ("hparams=None", "hparams of .* must be a dict of hyper-parameters"),
     ("clients_per_round=None", "clients_per_round of .* must be a whole number"),
+    ("num_clients=2", r"clients_per_round of .* is \d+, more than its num_clients, 2"),
     ("rounds=0", "rounds of .* must be at least 1"),
     ("target_accuracy='0.9'", "target_accuracy of .* must be a number"),
   ],
