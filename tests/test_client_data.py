@@ -245,8 +245,8 @@ def test_value_that_the_type_cannot_hold_is_refused(tmp_path, given, dtype, valu
 # --- Labels that a model does not take ------------------------------------------------
 
 
-def _with_labels(folder, **labels) -> client_data.ClientDirectory:
-  spec = ExampleSpec(tf.TensorSpec([], tf.float32), tf.TensorSpec([], tf.int32))
+def _with_labels(folder, dtype=tf.int32, **labels) -> client_data.ClientDirectory:
+  spec = ExampleSpec(tf.TensorSpec([], tf.float32), tf.TensorSpec([], dtype))
   data = {client: (np.zeros(len(y)), y) for client, y in labels.items()}
   return client_data.write_clients(str(folder), data, spec)
 
@@ -277,6 +277,14 @@ def test_label_that_a_model_does_not_take_is_refused_with_its_client(
     assert f"Client {client!r} in {clients.folder} has the label {label}," in text
     assert f"takes {taken[0]}..{taken[-1]}:" in text
     assert "\n" not in text
+
+
+@pytest.mark.parametrize("dtype", [tf.int64, tf.uint8])
+def test_labels_of_other_integers_are_looked_at_too(tmp_path, dtype):
+  clients = _with_labels(tmp_path, dtype, a=[1, 3], b=[9, 0])
+  with pytest.raises(InputError, match=r"Client 'b' in .* has the label 9,"):
+    clients.check_labels(range(9))
+  clients.check_labels(range(10))
 
 
 def test_labels_that_are_no_integers_or_not_noted_are_taken(tmp_path):

@@ -170,6 +170,7 @@ def test_infinity_is_none_where_that_is_allowed():
   said = "rate must be a finite number, > 0; found inf."
   assert said in _refuses(InputError, rate=math.inf)
   assert "found inf" in _refuses(TypeError, count=math.inf)
+  assert "found -inf" in _refuses(InputError, clip=-math.inf)
   assert "ndarray" in _refuses(TypeError, clip=np.array([1.0, 2.0]))
 
 
@@ -231,8 +232,8 @@ def test_values_that_nothing_has_read_are_those_that_were_given():
 def test_who_has_not_been_told_who_reads_it_has_no_unread_values():
   hparams = Example(count=4)
   for other in (copy.copy(hparams), copy.deepcopy(hparams), _pickled(hparams)):
-    assert other == hparams
     assert not hyper_parameters.unread_values(other)
+    assert other == hparams  # Which reads all fields.
 
   @dataclasses.dataclass(frozen=True)
   class Unchecked(Example):

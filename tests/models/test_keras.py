@@ -749,6 +749,13 @@ def test_reinitialized_weights_are_a_function_of_the_seed(name):
     assert np.array_equal(a, b) == is_constant, weight
 
 
+def test_reinitialized_layers_of_one_shape_are_drawn_apart():
+  keras_model = _sequential(_input(4), _layers.Dense(4), _layers.Dense(4))
+  keras.reinitialize(keras_model, 7)
+  first, second = (layer.kernel.numpy() for layer in keras_model.layers)
+  assert np.all(first != second)
+
+
 def test_reinitialize_neither_reads_nor_moves_global_state():
   keras_model = _dense()
   draws = []

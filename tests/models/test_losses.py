@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tff_algos
 from tff_algos.client_work import gradients
 from tff_algos.errors import InputError, InputWarning
 from tff_algos.models import functional, keras
@@ -173,6 +174,9 @@ def test_metric_that_does_not_fit_is_refused(build):
   mean = dict(off=lambda y, p: tf.reduce_mean(tf.abs(y - p)))
   with pytest.raises(InputError, match=r"metric 'off' makes \(\), where"):
     build(_convert(3, multi, loss=loss, metrics=mean))
+  along = dict(off=lambda y, p: tf.reduce_mean(tf.abs(y - p), 0))
+  with pytest.raises(InputError, match=r"metric 'off' makes \(3,\), where"):
+    build(_convert(3, multi, loss=loss, metrics=along))
   build(_convert(3, multi, loss=loss, metrics={}))
   build(_convert(3, multi, loss=loss, metrics=dict(off=loss)))
 
@@ -185,17 +189,40 @@ def test_metric_that_is_no_function_is_refused(metric):
     _convert(3, tf.TensorSpec([3], tf.float32), loss=_squared, metrics=dict(off=metric))
 
 
-def test_model_of_functions_with_such_a_loss_does_not_train():
+# The second takes the mean over the examples in the place of that over the outputs.
+@pytest.mark.parametrize(
+  "loss, made",
+  [
+    (_squared, r"\(2, 2\)"),
+    (lambda y, p: tf.reduce_mean((p - y[:, tf.newaxis]) ** 2, axis=0), r"\(1,\)"),
+  ],
+)
+def test_model_of_functions_with_such_a_loss_does_not_train(loss, made):
   model = functional.Model(
     initial_weights=(np.zeros([4, 1], np.float32),),
     weight_names=("w",),
     example_spec=functional.ExampleSpec(tf.TensorSpec([4], tf.float32), _FLOAT),
     predict=lambda weights, x, training, seed: tf.matmul(x, weights[0]),
-    example_losses=_squared,
+    example_losses=loss,
   )
   weights = tuple(map(tf.constant, model.initial_weights))
-  with pytest.raises(InputError, match=r"the loss makes \(2, 2\), where"):
+  with pytest.raises(InputError, match=rf"the loss makes {made}, where"):
     gradients.batch_gradient(model, weights, tf.ones([2, 4]), tf.ones([2]), [0, 0])
+
+
+def test_loss_that_is_as_long_as_the_outputs_makes_no_process():
+  """Though nobody knows how long a batch will be."""
+  model = functional.Model(
+    initial_weights=(np.zeros([4, 3], np.float32),),
+    weight_names=("w",),
+    example_spec=functional.ExampleSpec(
+      tf.TensorSpec([4], tf.float32), tf.TensorSpec([3], tf.float32)
+    ),
+    predict=lambda weights, x, training, seed: tf.matmul(x, weights[0]),
+    example_losses=lambda y, p: tf.reduce_mean((y - p) ** 2, 0),
+  )
+  with pytest.raises(InputError, match=r"the loss makes \(3,\), where"):
+    tff_algos.build_fed_avg(model)
 
 
 def _zeros_alone(y, predictions):

@@ -19,6 +19,7 @@ from tff_algos.runtimes import (
   blocks,
   execution,
   planning,
+  private_apis,
 )
 
 _THOROUGH = pytest.mark.thorough
@@ -283,6 +284,24 @@ def test_results_of_unknown_shapes_are_left_to_one_client_after_another(few_are_
     np.testing.assert_array_equal(value, [np.arange(n), 2 * np.arange(n)])
 
 
+def test_what_has_two_unknown_sizes_is_left_to_one_client_after_another(
+  few_are_enough, plans
+):
+  """The lengths that are read, by which clients are batched, are of the first alone."""
+  draw = tff.tensorflow.computation(lambda n: tf.fill([n, n + 1], n), np.int32)
+  total = tff.tensorflow.computation(
+    lambda values: tf.reduce_sum(values), tff.TensorType(np.int32, [None, None])
+  )
+
+  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+  def compute(numbers):
+    return tff.federated_map(total, tff.federated_map(draw, numbers))
+
+  with tff_algos.create_runtime():
+    found = compute([1, 3, 3, 2])
+  assert plans == [None] and found == [n * n * (n + 1) for n in [1, 3, 3, 2]]
+
+
 def test_sizes_inside_the_work_may_depend_on_values(few_are_enough, monkeypatch):
   """Which a batch cannot have: each client is worked on alone, found out anew."""
   sizes, original = [], blocks.Blocks._run
@@ -500,6 +519,40 @@ def test_contents_of_different_lengths_are_decoded(few_are_enough, plans):
   assert found == [
     n * sum(b"ab") + 1000 * sum(name.encode()) for n, name in zip(numbers, names)
   ]
+
+
+@pytest.mark.parametrize(
+  "wrong, words",
+  [
+    (np.ones(3, np.float32), r"float32\[2\]; found one of shape \(3,\)"),
+    (np.full(2, 1e300), r"float32\[2\]; found 1e\+300, which is no float32"),
+  ],
+)
+def test_refuses_what_a_type_does_not_hold(few_are_enough, plans, wrong, words):
+  """Also where all clients' values could be stacked as they are."""
+  pair = tff.TensorType(np.float32, [2])
+  draw = tff.tensorflow.computation(lambda n: tf.range(n), np.int32)
+  total = tff.tensorflow.computation(
+    lambda values, own: tf.reduce_sum(tf.cast(values, tf.float32)) * tf.reduce_sum(own),
+    (tff.TensorType(np.int32, [None]), pair),
+  )
+
+  @tff.federated_computation(
+    tff.FederatedType(np.int32, tff.CLIENTS), tff.FederatedType(pair, tff.CLIENTS)
+  )
+  def compute(numbers, own):
+    return tff.federated_map(total, (tff.federated_map(draw, numbers), own))
+
+  numbers, right = [2, 3, 2], np.array([1.0, 2.0], np.float32)
+  with tff_algos.create_runtime():
+    found = compute(numbers, [right] * 3)
+    # Past TFF's own checks of arguments.
+    with pytest.raises(TypeError, match=f"Expected a value of type {words}"):
+      private_apis.default_context().invoke(
+        compute, tff.structure.Struct.unnamed(numbers, [wrong] * 3)
+      )
+  assert all(plans) and len(plans) == 1
+  assert found == [3.0, 9.0, 3.0]
 
 
 def test_refuses_files_of_another_model(process_of, monkeypatch, tmp_path):

@@ -140,8 +140,12 @@ def test_convolution_in_groups_is_left_to_one_client_after_another():
     np.testing.assert_allclose(found[client], expected, rtol=1e-9, atol=1e-9)
 
 
+# A layer of Keras, such as RandomTranslation, reflects by default.
+@pytest.mark.parametrize(
+  "interpolation, fill_mode", [("BILINEAR", "CONSTANT"), ("NEAREST", "REFLECT")]
+)
 @pytest.mark.parametrize("num_transforms", [1, _PICTURES])
-def test_vectorised_moving_of_pictures(num_transforms):
+def test_vectorised_moving_of_pictures(num_transforms, interpolation, fill_mode):
   pictures = tf.constant(_draw(_CLIENTS, _PICTURES, 5, 6, 2))
   moves = np.zeros((_CLIENTS, num_transforms, 8), np.float32)
   moves[..., [0, 4]] = 1.0
@@ -154,8 +158,8 @@ def test_vectorised_moving_of_pictures(num_transforms):
       transforms=transforms,
       output_shape=[5, 6],
       fill_value=0.5,
-      interpolation="BILINEAR",
-      fill_mode="CONSTANT",
+      interpolation=interpolation,
+      fill_mode=fill_mode,
     )
 
   found = tf.function(lambda *own: tf.vectorized_map(move, own))(pictures, moves)
@@ -286,6 +290,22 @@ def test_rule_takes_convolutions_on_a_gpu_only(process):
   assert isinstance(_work_of(process, few, on_gpu=True), blocks.Blocks)
   assert isinstance(_work_of(process, few - 1, on_gpu=True), planning.Step)
   assert isinstance(_work_of(process, 100, on_gpu=False), planning.Step)
+
+
+def test_what_was_planned_for_gpus_is_not_for_cpus(monkeypatch):
+  """A computation's plan is kept for all runtimes: each has its own blocks, made once."""
+  planned = []
+
+  def plan(one_by_one, is_given, *, on_gpu):
+    planned.append(on_gpu)
+    return "on GPUs" if on_gpu else "on CPUs"
+
+  monkeypatch.setattr(blocks, "plan", plan)
+  level = execution.Level([], [], [], lambda node: False)
+  for _ in range(2):
+    assert level.work_of(100, on_gpu=True) == "on GPUs"
+    assert level.work_of(100, on_gpu=False) == "on CPUs"
+  assert planned == [True, False]
 
 
 def test_large_models_are_in_smaller_blocks_or_in_none(process, monkeypatch):

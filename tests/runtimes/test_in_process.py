@@ -18,7 +18,6 @@ import tensorflow_federated as tff
 from tff_algos import client_data, errors
 from tff_algos.runtimes import (
   accumulation,
-  blocks,
   execution,
   in_process,
   planned_context,
@@ -276,6 +275,29 @@ def test_client_values_are_kept_from_one_exchange_to_the_next():
   assert [float(v) for v in same] == [1.0, 2.0, 6.0]
 
 
+def test_what_a_client_draws_is_the_same_after_an_exchange():
+  """Though it has no seed: it is kept, and not made again where it is used again."""
+
+  @tff.tensorflow.computation(np.float32)
+  def add_noise(x):
+    return x + tf.random.uniform([])
+
+  @tff.tensorflow.computation(np.float32, np.float32)
+  def first(x, y):
+    del y
+    return x
+
+  @tff.federated_computation(_FLOATS)
+  def compute(x):
+    drawn = tff.federated_map(add_noise, x)
+    total = tff.federated_sum(drawn)
+    again = tff.federated_map(first, (drawn, tff.federated_broadcast(total)))
+    return total, tff.federated_sum(again)
+
+  total, again = compute([1.0, 2.0, 6.0])
+  assert total == again > 9
+
+
 def test_returns_client_values_in_the_order_of_the_clients():
   @tff.tensorflow.computation(np.int32)
   def slow_if_small(x):
@@ -373,6 +395,31 @@ def test_two_computations_may_use_one_function_name_for_two_functions():
     return tff.federated_sum(tff.federated_map(hundred, tff.federated_map(one, x)))
 
   assert both([0, 0]) == 202
+
+
+def test_two_computations_may_use_the_same_names_in_lists_of_functions():
+  def make(constant):
+    @tff.tensorflow.computation(np.int32)
+    def apply(x):
+      return tf.switch_case(x, [lambda: x + constant, lambda: x - constant])
+
+    proto = tff.framework.serialize_computation(apply)
+    text = proto.tensorflow.graph_def.value
+    graph_def = tf.compat.v1.GraphDef.FromString(text)
+    functions = {f.signature.name: f for f in graph_def.library.function}
+    (case,) = (node for node in graph_def.node if "branches" in node.attr)
+    for place, branch in enumerate(case.attr["branches"].list.func):
+      functions[branch.name].signature.name = branch.name = f"the_same_name_{place}"
+    proto.tensorflow.graph_def.Pack(graph_def)
+    return tff.framework.deserialize_computation(proto)
+
+  one, hundred = make(1), make(100)
+
+  @tff.federated_computation(_INTS)
+  def both(x):
+    return tff.federated_sum(tff.federated_map(hundred, tff.federated_map(one, x)))
+
+  assert both([0, 0]) == 2 * (1 - 100)
 
 
 def test_plans_a_computation_once(monkeypatch):
@@ -644,7 +691,7 @@ def test_files_and_data_sets_in_the_places_of_each_other_are_told_apart():
 _PAIR = tff.TensorType(np.float32, [2])
 
 
-@pytest.mark.parametrize("num_clients", [1, 20])  # One by one, and in blocks.
+@pytest.mark.parametrize("num_clients", [1, 20])  # In one thread, and in several.
 @pytest.mark.parametrize(
   "t, wrong, words",
   [
@@ -662,12 +709,11 @@ _PAIR = tff.TensorType(np.float32, [2])
     (_PAIR, tf.ones([3]), r"float32\[2\]; found one of shape \(3,\)"),
   ],
 )
-def test_refuses_what_a_type_does_not_hold(monkeypatch, num_clients, t, wrong, words):
+def test_refuses_what_a_type_does_not_hold(num_clients, t, wrong, words):
   same = tff.tensorflow.computation(lambda x: x, t)
   comp = tff.federated_computation(
     lambda x: tff.federated_map(same, x), tff.FederatedType(t, tff.CLIENTS)
   )
-  monkeypatch.setattr(blocks, "ON_CPU", blocks.ON_CPU._replace(fewest_clients=7))
   context = private_apis.default_context()
   # Past TFF's own checks of arguments, which let most of these through.
   for run, value in ((comp, [wrong] * num_clients), (same, wrong)):

@@ -258,6 +258,18 @@ def test_choices_within_choices_are_traced_as_often_as_by_tensorflow():
   assert count(vectorised_forms.FORMS_FOR_OWN_INPUTS) < 3 * count({})
 
 
+@pytest.mark.parametrize("is_little", [True, False], ids=["little", "big"])
+@pytest.mark.parametrize("fixed_length", [None, 6], ids=["whole", "padded"])
+def test_bytes_are_decoded_in_the_order_that_is_asked_for(fixed_length, is_little):
+  texts = [b"\1\0\0\2", b"\0\3\4\0"]
+  found = tf.function(
+    _all_at_once(lambda text: tf.io.decode_raw(text, tf.int16, is_little, fixed_length))
+  )(tf.constant(texts))
+  length, order = fixed_length or 4, "<i2" if is_little else ">i2"
+  expected = [np.frombuffer(text.ljust(length, b"\0"), order) for text in texts]
+  np.testing.assert_array_equal(found, expected)
+
+
 def test_forms_for_strings_of_one_length_are_there_in_a_trace_only():
   with private_apis.forms_for_own_inputs(vectorised_forms.FORMS_FOR_OWN_INPUTS):
     assert private_apis.has_vectorised_form("DecodeRaw")

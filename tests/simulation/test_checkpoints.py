@@ -82,6 +82,8 @@ def test_the_two_last_are_kept_and_what_is_not_ours(tmp_path):
   run = _Run(tmp_path)
   (tmp_path / "notes.txt").write_text("mine")
   (tmp_path / "round_7").mkdir()
+  # Of a run that was killed, and that saves other rounds now.
+  (tmp_path / "round_0000003.unfinished").mkdir()
   for number, rounds in enumerate([2, 4, 10], 1):
     run.save(rounds)
     _assert_holds(tmp_path, [2, 4, 10][:number])

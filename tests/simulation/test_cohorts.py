@@ -141,5 +141,5 @@ def test_a_process_is_built_for_the_clients_that_train(population, said):
 
 
 def test_most_participations_by_hand():
-  assert cohorts.most_participations([[0, 1], [2, 1], [], [1, 0]]) == 3
+  assert cohorts.most_participations([[0, 1], [2, 1], [], [1, 0], [3]]) == 3
   assert cohorts.most_participations([]) == 0

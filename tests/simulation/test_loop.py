@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import types
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 import tree
 
@@ -23,6 +25,7 @@ from tff_algos.simulation import (
   seeds,
   stopping,
 )
+from tff_algos.simulation.availability import Availability
 from tff_algos.simulation.client_state_store import ClientStateStore
 from tff_algos.templates.identity import Identity
 from tff_algos.templates.ledger import RoundTraffic
@@ -214,6 +217,27 @@ def test_resumed_run_goes_on_with_the_kind_of_its_round(
   assert notes.kinds == ["short", "short"]
   loop.simulate(notes, clients, settings, resume=True)
   assert notes.kinds == ["short", "short", "long", "short", "short", "long", "short"]
+
+
+def test_round_with_nobody_is_of_its_kind(notes_of_two_kinds, federation, monkeypatch):
+  """Which says what is measured of it, and what grows older."""
+  notes, kinds = notes_of_two_kinds, []
+
+  def on_device_next(process, rounds_done):
+    kind = process.kind_of_round(rounds_done)
+
+    def next_fn(state, clients):
+      assert clients == []
+      kinds.append(kind)
+      return np.int32(state + 1), {}
+
+    return next_fn
+
+  monkeypatch.setattr(loop, "on_device_next", on_device_next)
+  nobody = Availability(dropout=1 - 1e-12)
+  result = loop.simulate(notes, federation.clients, _settings(4, availability=nobody))
+  assert kinds == ["short", "short", "long", "short"]
+  assert result.state == 4 and notes.rounds == []
 
 
 @pytest.mark.parametrize(
@@ -425,6 +449,16 @@ def test_folder_that_cannot_be_written_to_is_refused_before_the_first_round(
   said = r"/ck cannot be written to \(.*\): choose another checkpoint_folder"
   with pytest.raises(InputError, match=said):
     loop.simulate(notes, federation.clients, settings)
+  assert notes.rounds == []
+
+
+@pytest.mark.parametrize("whose", ["initialize", "initialize_client"])
+def test_state_that_checkpoints_do_not_hold_is_refused_before_the_first_round(
+  notes, federation, tmp_path, monkeypatch, whose
+):
+  monkeypatch.setattr(notes, whose, lambda: tf.constant(0, tf.bfloat16).numpy())
+  with pytest.raises(InputError, match="bfloat16, which checkpoints do not hold"):
+    loop.simulate(notes, federation.clients, _settings(2, checkpoint_folder=tmp_path))
   assert notes.rounds == []
 
 
@@ -1036,6 +1070,31 @@ def test_measurements_that_are_no_numbers_are_left_out():
   train = dict(sampled, accuracy=np.float32(0.5), **arrays)
   found = measurements.of_training(dict(client_work=dict(train=train)))
   assert found == {"train_accuracy": 0.5}
+
+
+def test_measurements_of_aggregators_have_the_names_of_their_columns(in_process):
+  """Of structures of any kind: a row's cell without a column would be lost."""
+  norms = collections.namedtuple("norms", "median limit")
+
+  @tff.tensorflow.computation
+  def measure():
+    pair = (tf.constant(3), tf.zeros([2]))
+    of_parts = dict(model=norms(tf.constant(1.0), tf.constant(2.0)), variate=pair)
+    return dict(aggregator=of_parts)
+
+  @tff.federated_computation
+  def next_fn():
+    metrics = tff.federated_eval(measure, tff.SERVER)
+    return RoundOutput(metrics, metrics, metrics)
+
+  found = measurements.of_aggregators(next_fn().metrics)
+  assert found == {
+    "aggregator_model_median": 1.0,
+    "aggregator_model_limit": 2.0,
+    "aggregator_variate_0": 3,
+  }
+  process = types.SimpleNamespace(next_fns={"": next_fn})
+  assert measurements.aggregators_columns(process) == list(found)
 
 
 @pytest.mark.parametrize(

@@ -56,12 +56,15 @@ def test_functions_of_ones_own_are_told_apart_by_name(process_of, federation):
   def other_update(*arguments):
     return kind.client_update(*arguments)
 
-  rounds = {"": kind._replace(client_update=other_update)}
-  first, other = (
-    _of(process, federation),
-    _of(process.recomposed(rounds=rounds), federation),
+  @functools.wraps(kind.client_update)  # Which gives it the names of ours.
+  def wrapper(*arguments):
+    return kind.client_update(*arguments)
+
+  first, other, wrapped = (
+    _of(process.recomposed(rounds={"": kind._replace(client_update=f)}), federation)
+    for f in (kind.client_update, other_update, wrapper)
   )
-  assert _differing(first, other) == {"client_update"}
+  assert _differing(first, other) == _differing(first, wrapped) == {"client_update"}
   assert first["client_update"] == ""  # What we call them is no user's matter.
   assert other["client_update"].endswith("other_update")
 
@@ -103,6 +106,7 @@ def test_arguments_of_a_partial_count(federation):
   assert not _differing(first, of(_absolute_error, power=2, names=object()))
   for other in (of(_absolute_error, power=3), of(max, power=2), of(max, 2)):
     assert _differing(first, other) == {"numbers of the loss"}
+  assert _differing(of(max, 2), of(max, 3)) == {"numbers of the loss"}
 
 
 def test_loss_of_ones_own_has_no_address_in_its_text(federation):
@@ -135,6 +139,7 @@ def test_layers_of_a_keras_model_are_told_apart():
   dropout, more = (of(tf.keras.layers.Dropout(rate)) for rate in (0.1, 0.2))
   (name,) = _differing(dropout, more)
   assert "rate=0.1" in dropout[name] and "rate=0.2" in more[name]
+  assert dropout == of(tf.keras.layers.Dropout(0.1, seed=3))  # Which draws nothing.
   longer = of(tf.keras.layers.Dense(3, activation="relu"), tf.keras.layers.Dropout(0.1))
   assert (first["layers"], longer["layers"]) == ("4", "5")  # With model and inputs.
   assert np.all([isinstance(text, str) for text in longer.values()])

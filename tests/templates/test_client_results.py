@@ -7,8 +7,10 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 import tree
 
+import tff_algos
 from tff_algos.client_work.model_update import ClientResult
 from tff_algos.templates import client_results
 
@@ -31,6 +33,19 @@ def test_a_number_that_is_not_finite_anywhere_in_a_result_drops_it(part):
   assert int(found.totals["counts"]["num_dropped"]) == 1
   for value in tree.flatten((found.message, found.weight, found.client_state)):
     np.testing.assert_array_equal(value, np.zeros_like(value))
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_client_that_was_dropped_stays_so_and_counts_once(is_kept):
+  """Such as one that is not finite, whose norm of zeros is within any limit."""
+  one = tf.constant(1.0)
+  result = ClientResult(
+    OrderedDict(model=one * np.nan), OrderedDict(model=one), (), OrderedDict()
+  )
+  dropped = client_results.drop_non_finite(result, (), tf.constant(5))
+  found = client_results.drop_unless(tf.constant(is_kept), dropped, ())
+  counts = {name: int(count) for name, count in found.totals["counts"].items()}
+  assert counts == dict(num_examples=0, num_accepted=0, num_dropped=1)
 
 
 @pytest.mark.parametrize("least, is_taken", [(-1e-3, False), (0.0, True), (2.0, True)])
@@ -65,3 +80,14 @@ def test_numbers_of_all_types_are_looked_at(value, is_taken):
   )
   found = client_results.drop_non_finite(result, (), tf.constant(5))
   assert bool(found.totals["counts"]["num_accepted"]) == is_taken
+
+
+def test_mean_of_clients_that_count_for_nothing_is_0(in_process):
+  """Which may be accepted, so that the model would be no number from then on."""
+  process = tff_algos.mean().create(
+    tff.TensorType(np.float32, [2]), tff.TensorType(np.float32)
+  )
+  values = [np.float32([1, 2]), np.float32([3, 6])]
+  for weights, expected in (([0.0, 0.0], [0, 0]), ([1.0, 3.0], [2.5, 5])):
+    found = process.next(process.initialize(), values, weights)
+    np.testing.assert_array_equal(found.result, expected)

@@ -503,6 +503,19 @@ def test_without_a_mistake_it_is_a_process():
     assert process.initialize_client() == {"a": 1.0}
 
 
+def test_state_that_an_estimation_returns_is_ignored():
+  """Whatever it is."""
+
+  def estimate(received, client_state, examples, seed, h):
+    one = tf.constant(1.0)
+    message, weight = OrderedDict(guess=one), OrderedDict(guess=one)
+    return tff_algos.ClientResult(message, weight, {"mine": one * np.nan}, {})
+
+  estimation = tff_algos.Estimation(estimate, times=1)
+  process = _compose(rounds=tff_algos.Round(_update, _moved, estimation=estimation))
+  assert process.is_stateless
+
+
 def test_numbers_of_python_are_sent_under_a_norm_limit_too():
   def with_number(result):
     message = OrderedDict(result.message, mine=1.5)

@@ -86,6 +86,8 @@ def test_a_learning_process_does_the_same_round(fed_avg, inputs):
   _assert_equal(found.metrics, expected.metrics)
   _assert_equal(view.get_model_weights(state), fed_avg.get_model_weights(state))
   assert view.get_hparams(state)["learning_rate"] == np.float32(_RATE)
+  changed = {**view.get_hparams(state), "learning_rate": np.float32(0.5)}
+  assert view.get_hparams(view.set_hparams(state, changed)) == changed
 
 
 def test_a_learning_process_whose_metrics_are_a_number_is_simulated(inputs):

@@ -41,7 +41,8 @@ def one_each(
   """
   for part in value if isinstance(value, tuple) else (value,):
     shape = tf.convert_to_tensor(part).shape
-    if shape.rank not in (None, 1) or not shape.is_compatible_with(y.shape[:1]):
+    # Where it is not known how long the batch is, a length that is known is another.
+    if shape.rank is not None and shape.as_list() not in ([None], [y.shape[0]]):
       raise _not_one_each(what, shape, y, predictions)
   return value
 

@@ -13,13 +13,6 @@ import tensorflow_federated as tff
 # weights of a mean, and all that a process sends which our composer has not made.
 _AGGREGATION = "aggregation"
 
-_UPLOADS = (
-  "federated_aggregate",
-  "federated_secure_modular_sum",
-  "federated_secure_sum",
-  "federated_secure_sum_bitwidth",
-)
-
 
 class RoundTraffic(NamedTuple):
   """Bytes for each client of a round, without any encoding or compression of our own.
@@ -54,7 +47,7 @@ def bytes_per_client(next_computation: tff.Computation) -> RoundTraffic:
     ):
       if node.function.uri == "federated_broadcast":
         down[_AGGREGATION] += _bytes_of(node.argument.type_signature.member)
-      elif node.function.uri in _UPLOADS:
+      elif node.function.uri == "federated_aggregate":
         up[_AGGREGATION] += _bytes_of(node.argument.type_signature[0].member)
     return node, False
 
