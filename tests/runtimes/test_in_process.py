@@ -364,6 +364,26 @@ def test_passes_strings_and_data_sets():
   assert add_up(tf.data.Dataset.range(4)) == 6
 
 
+def _through_two_of_the_same_names(make, rename):
+  """The sum over two clients of 0 through `make(1)` and `make(100)`, renamed alike."""
+
+  def renamed(constant):
+    proto = tff.framework.serialize_computation(make(constant))
+    text = proto.tensorflow.graph_def.value
+    graph_def = tf.compat.v1.GraphDef.FromString(text)
+    rename(graph_def)
+    proto.tensorflow.graph_def.Pack(graph_def)
+    return tff.framework.deserialize_computation(proto)
+
+  one, hundred = renamed(1), renamed(100)
+
+  @tff.federated_computation(_INTS)
+  def both(x):
+    return tff.federated_sum(tff.federated_map(hundred, tff.federated_map(one, x)))
+
+  return both([0, 0])
+
+
 def test_two_computations_may_use_one_function_name_for_two_functions():
   def make(constant):
     @tff.tensorflow.computation(np.int32)
@@ -374,9 +394,9 @@ def test_two_computations_may_use_one_function_name_for_two_functions():
 
       return add(x)
 
-    proto = tff.framework.serialize_computation(apply)
-    text = proto.tensorflow.graph_def.value
-    graph_def = tf.compat.v1.GraphDef.FromString(text)
+    return apply
+
+  def rename(graph_def):
     (function,) = graph_def.library.function
     old, new = function.signature.name, "the_same_name"
     function.signature.name = new
@@ -385,16 +405,8 @@ def test_two_computations_may_use_one_function_name_for_two_functions():
         node.op = new
       if "f" in node.attr and node.attr["f"].func.name == old:
         node.attr["f"].func.name = new
-    proto.tensorflow.graph_def.Pack(graph_def)
-    return tff.framework.deserialize_computation(proto)
 
-  one, hundred = make(1), make(100)
-
-  @tff.federated_computation(_INTS)
-  def both(x):
-    return tff.federated_sum(tff.federated_map(hundred, tff.federated_map(one, x)))
-
-  assert both([0, 0]) == 202
+  assert _through_two_of_the_same_names(make, rename) == 202
 
 
 def test_two_computations_may_use_the_same_names_in_lists_of_functions():
@@ -403,23 +415,15 @@ def test_two_computations_may_use_the_same_names_in_lists_of_functions():
     def apply(x):
       return tf.switch_case(x, [lambda: x + constant, lambda: x - constant])
 
-    proto = tff.framework.serialize_computation(apply)
-    text = proto.tensorflow.graph_def.value
-    graph_def = tf.compat.v1.GraphDef.FromString(text)
+    return apply
+
+  def rename(graph_def):
     functions = {f.signature.name: f for f in graph_def.library.function}
     (case,) = (node for node in graph_def.node if "branches" in node.attr)
     for place, branch in enumerate(case.attr["branches"].list.func):
       functions[branch.name].signature.name = branch.name = f"the_same_name_{place}"
-    proto.tensorflow.graph_def.Pack(graph_def)
-    return tff.framework.deserialize_computation(proto)
 
-  one, hundred = make(1), make(100)
-
-  @tff.federated_computation(_INTS)
-  def both(x):
-    return tff.federated_sum(tff.federated_map(hundred, tff.federated_map(one, x)))
-
-  assert both([0, 0]) == 2 * (1 - 100)
+  assert _through_two_of_the_same_names(make, rename) == 2 * (1 - 100)
 
 
 def test_plans_a_computation_once(monkeypatch):
