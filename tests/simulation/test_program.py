@@ -304,14 +304,13 @@ def test_a_program_goes_on_with_what_it_began_with_only(
 ):
   """Other numbers than asked for would come without a word."""
   run_ours(scaffold, clients, Managers(tmp_path / "state"), train_total_rounds=1)
-  folder = tmp_path / "clients"
-  shutil.copytree(clients.folder, folder)
-  copied = tff_algos.ClientDirectory(str(folder))
+  data = {c: clients.examples(c, _SPEC) for c in reversed(clients.ids)}
+  turned = tff_algos.write_clients(str(tmp_path / "clients"), data, _SPEC)
   for source, said in (
     (tff_algos.ClientSource(clients, 5), f"the seed {SEED}, but its data source has 5:"),
     (
-      tff_algos.ClientSource(copied, SEED),
-      f"the clients of {clients.folder}, but its data source has {folder}:",
+      tff_algos.ClientSource(turned, SEED),
+      f"the clients of the digest {clients.digest()}, but its data source has ",
     ),
   ):
     managers = Managers(tmp_path / "state")
@@ -324,6 +323,45 @@ def test_a_program_goes_on_with_what_it_began_with_only(
   managers = Managers(tmp_path / "state")
   run_ours(scaffold, tff_algos.ClientDirectory(str(link)), managers)
   assert set(managers.metrics.values()) == {2, 3}
+
+
+@pytest.mark.parametrize("run, name", CASES)
+def test_a_program_goes_on_with_its_clients_wherever_they_are(
+  run, name, federated, clients, simulated, tmp_path, request
+):
+  """A folder that was moved, and files in memory, which no other process has."""
+  process = request.getfixturevalue(name)
+  folder, moved = tmp_path / "clients", tmp_path / "moved"
+  shutil.copytree(clients.folder, folder)
+  began = tff_algos.ClientDirectory(folder)
+  run(process, began, Managers(tmp_path / "state"), train_total_rounds=1)
+  folder.rename(moved)
+  run(
+    process,
+    tff_algos.ClientDirectory(moved),
+    Managers(tmp_path / "state"),
+    train_total_rounds=2,
+  )
+  in_memory = tff_algos.ClientDirectory(moved).in_memory()
+  shutil.rmtree(moved)
+  managers = Managers(tmp_path / "state")
+  run(process, in_memory, managers)
+  assert set(managers.metrics.values()) == {3}
+  assert_same(managers.last_state(), simulated[name].state)
+
+
+@pytest.mark.parametrize("run", [run_tffs, run_ours])
+def test_a_program_whose_clients_are_gone_says_so(
+  run, federated, clients, fed_avg, tmp_path
+):
+  folder = tmp_path / "clients"
+  examples = {"a": clients.examples("4", _SPEC), "b": clients.examples("3", _SPEC)}
+  other = tff_algos.write_clients(str(tmp_path / "other"), examples, _SPEC)
+  began = tff_algos.write_clients(str(folder), {**examples, "c": examples["a"]}, _SPEC)
+  run(fed_avg, began, Managers(tmp_path / "state"), train_total_rounds=1)
+  shutil.rmtree(folder)
+  with pytest.raises(FileNotFoundError, match=f"no longer in {folder}: give its data"):
+    run(fed_avg, other, Managers(tmp_path / "state"))
 
 
 @pytest.fixture

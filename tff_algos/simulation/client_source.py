@@ -18,7 +18,8 @@ class ClientSource(tff.program.FederatedDataSource):
   """The clients of a folder, in cohorts that are drawn as `simulate` draws them.
 
   So with the same seed a program's rounds are those of `simulate`, also after it was
-  ended and went on with the iterator that its program state holds.
+  ended and went on with the iterator that its program state holds: with the same clients,
+  wherever they are now, on disk or `in_memory()`.
   """
 
   def __init__(self, clients: ClientDirectory, seed: int = 0):
@@ -34,7 +35,8 @@ class ClientSource(tff.program.FederatedDataSource):
     """
     check_is("clients", clients, ClientDirectory)
     check_whole_number("seed", seed, 0)
-    self.clients, self.seed = clients, seed
+    self.clients, self.seed = clients, int(seed)
+    _FOLDERS[clients.digest()] = _place(clients)
 
   @property
   def federated_type(self) -> tff.FederatedType:
@@ -92,7 +94,6 @@ class ClientSourceIterator(tff.program.FederatedDataSourceIterator):
 
   def _of(self) -> dict[str, object]:
     return {
-      "the clients of": _place(self._clients),
       "the clients of the digest": self._clients.digest(),
       "the seed": self._seed,
     }
@@ -111,12 +112,23 @@ class ClientSourceIterator(tff.program.FederatedDataSourceIterator):
   def from_bytes(cls, buffer: bytes) -> ClientSourceIterator:
     """The iterator that `to_bytes` wrote down.
 
+    Its clients are those of a `ClientSource` that this process has made of the same ones;
+    without one, those of the folder in which they were.
+
     Raises:
-      FileNotFoundError: The clients' folder is gone.
-      InputError: It holds other clients.
+      FileNotFoundError: There is no such source, and the folder is gone.
+      InputError: The folder holds other clients.
     """
     content = json.loads(buffer)
-    clients = ClientDirectory(content["folder"])
+    folder = _FOLDERS.get(content["clients"], content["folder"])
+    try:
+      clients = ClientDirectory(folder)
+    except FileNotFoundError as error:
+      raise FileNotFoundError(
+        f"The clients that the program began with are no longer in {folder}: give its "
+        "data source these, wherever they are, or begin anew with another folder for the "
+        "program's state."
+      ) from error
     if clients.digest() != content["clients"]:
       raise InputError(
         f"{clients.folder} holds other clients than those that the program began with: "
@@ -138,6 +150,10 @@ class ClientSourceIterator(tff.program.FederatedDataSourceIterator):
 
 
 _TYPE = tff.FederatedType(tff.to_type(client_data.CLIENT_INPUT_TYPE), tff.CLIENTS)
+
+# Where this process's sources have their clients, by digest: TFF asks `from_bytes` for an
+# iterator without saying for which source.
+_FOLDERS: dict[str, str] = {}
 
 
 def _place(clients: ClientDirectory) -> str:
