@@ -37,20 +37,30 @@ def first_line(error: BaseException) -> str:
 
 def check_whole_number(
   name: str, value: Any, low: int, high: Optional[int] = None
-) -> None:
-  """Raises `InputError` unless the value is an integer of low..high, and no bool."""
+) -> int:
+  """The value as Python's; `InputError` unless it is an integer of low..high, no bool."""
   if isinstance(value, bool) or not isinstance(value, numbers.Integral):
     raise InputError(f"{name} must be a whole number; found {value!r}.")
   if int(value) < low:
     raise InputError(f"{name} must be at least {low}; found {value}.")
   if high is not None and int(value) > high:
     raise InputError(f"{name} must be at most {high}; found {value}.")
+  return int(value)
 
 
-def check_number(name: str, value: Any) -> None:
-  """Raises `InputError` unless the value is a real number, and no bool."""
+def check_number(name: str, value: Any) -> float:
+  """The value as Python's; `InputError` unless it is a real number, and no bool."""
   if isinstance(value, bool) or not isinstance(value, numbers.Real):
     raise InputError(f"{name} must be a number; found {value!r}.")
+  return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+
+def set_field(frozen: object, name: str, value: Any) -> None:
+  """Puts what a check has made of it in the place of what a frozen dataclass was given.
+
+  NumPy's numbers draw and write otherwise than Python's, and JSON holds none of them.
+  """
+  object.__setattr__(frozen, name, value)
 
 
 def check_is(name: str, value: Any, public: type, package: str = "tff_algos") -> None:

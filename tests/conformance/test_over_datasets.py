@@ -81,8 +81,19 @@ def test_another_round_seed_or_client_draws_otherwise(federate):
     tff_algos.dataset_seed(files.problem.clients[0], 0),
   ]
   assert len({key.tobytes() for key in keys}) == len(keys)
-  again = tff_algos.dataset_seed(examples, 0)
-  np.testing.assert_array_equal(again, keys[0])
+  again = tff_algos.dataset_seed(examples, np.int64(0), np.int64(1))
+  np.testing.assert_array_equal(again, keys[2])
+  assert again.dtype == keys[2].dtype == np.int32
+
+
+def test_numpys_seed_draws_as_pythons(federate):
+  files = federate("fedavg")
+  sets = [tf.data.Dataset.from_tensor_slices(files.problem.clients[0])]
+  found, expected = (
+    tff_algos.over_datasets(files.process, seed=seed).next(files.state, [()], sets)
+    for seed in (np.int64(5), 5)
+  )
+  driver.assert_same(found, expected)
 
 
 @pytest.mark.parametrize(

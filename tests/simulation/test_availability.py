@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 
 import numpy as np
@@ -126,6 +127,20 @@ def test_record_has_what_was_asked_for():
     found = asked.record(asked.attendance(_EVERYONE, 0, 0))
     assert list(found) == asked.columns() == columns
     assert all(value > 0 for name, value in found.items() if asked.deadline)
+
+
+def test_numpys_numbers_draw_as_pythons_and_can_be_kept():
+  """Ones that float32 holds, of which NumPy would compute in float32."""
+  given = Availability(0.25, ClientDurations(10.0, 0.5, 0.125), 12.0)
+  same = Availability(
+    np.float32(0.25),
+    ClientDurations(np.float32(10), np.float32(0.5), np.float32(0.125)),
+    np.int64(12),
+  )
+  for round_num in range(5):
+    found = same.attendance(_EVERYONE, 3, round_num)
+    assert found == given.attendance(_EVERYONE, 3, round_num)
+    assert json.loads(json.dumps(same.record(found)))["round_duration"] == found.seconds
 
 
 def test_durations_are_read_from_a_word():

@@ -200,6 +200,15 @@ def test_steps_are_numpys_round_and_round_the_half(data, clients, batch_size, si
     assert found[f"{prefix}accuracy"][0] == accuracy
 
 
+def test_numpys_numbers_are_pythons(clients):
+  given = dict(steps=2, learning_rate=0.25, batch_size=8, seed=5)
+  types = dict(steps=np.int32, learning_rate=np.float32, batch_size=np.int64)
+  same = {name: types.get(name, np.int64)(value) for name, value in given.items()}
+  expected, found = _personalized(clients, **given), _personalized(clients, **same)
+  for name, values in expected.items():
+    np.testing.assert_array_equal(found[name], values)
+
+
 def test_halves_are_the_seeds_and_each_clients_own(clients):
   def losses(seed):
     return _personalized(clients, steps=1, learning_rate=0.1, seed=seed)["loss"]

@@ -407,7 +407,9 @@ def test_impossible_settings_are_refused(values, match):
 
 
 def test_settings_may_be_numpys_integers():
-  assert loop.Settings(np.int64(2), np.int32(1)) == loop.Settings(2, 1)
+  found = loop.Settings(np.int64(2), np.int32(1), seed=np.int64(3))
+  assert found == loop.Settings(2, 1, seed=3)
+  assert not [v for v in vars(found).values() if isinstance(v, np.generic)]
 
 
 def test_model_in_the_place_of_a_process_is_refused(federation):

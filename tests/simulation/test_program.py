@@ -609,6 +609,12 @@ def test_source_gives_simulates_cohorts_and_can_be_written_down(clients):
   assert len(seeds) == 6
 
 
+def test_source_of_numpys_seed_can_be_written_down(clients):
+  iterator = tff_algos.ClientSource(clients, np.int64(SEED)).iterator()
+  assert iterator == tff_algos.ClientSource(clients, SEED).iterator()
+  assert type(iterator).from_bytes(iterator.to_bytes()) == iterator
+
+
 def test_source_refuses_other_clients_and_cohorts_too_large(clients, tmp_path):
   folder = str(tmp_path / "clients")
   examples = {"a": clients.examples("0", _SPEC)}

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from tff_algos.errors import InputError
 from tff_algos.simulation import schedules
 
 
@@ -53,7 +54,7 @@ def test_word_is_its_function(spec, expected):
     ("exponential", r"decay is missing: exponential takes decay \(float, required\)"),
     ("exponential:decay=0", "decay must be > 0 but is 0"),
     ("exponential:decay=inf", "decay must be > 0"),
-    ("step:every=0,factor=0.1", "every must be at least 1 but is 0"),
+    ("step:every=0,factor=0.1", "every must be at least 1; found 0"),
     ("step:every=1.5,factor=0.1", "every=1.5 is not int"),
     ("step:every=2,factor=-1", "factor must be > 0 but is -1"),
     ("cosine:rounds=0", "rounds must be at least 1"),
@@ -63,6 +64,21 @@ def test_word_is_its_function(spec, expected):
 def test_word_that_is_none_is_refused(spec, said):
   with pytest.raises(ValueError, match=f"learning rate schedule.*{said}"):
     schedules.parse(spec)
+
+
+@pytest.mark.parametrize(
+  "schedule, arguments, said",
+  [
+    (schedules.exponential, dict(decay="0.9"), "exponential: decay must be a number"),
+    (schedules.step, dict(every=2.5, factor=0.5), "step: every must be a whole number"),
+    (schedules.step, dict(every=2, factor=None), "step: factor must be a number"),
+    (schedules.cosine, dict(rounds=9.5), "cosine: rounds must be a whole number"),
+    (schedules.cosine, dict(rounds=9, final=[0]), "cosine: final must be a number"),
+  ],
+)
+def test_value_of_another_kind_is_one_sentence(schedule, arguments, said):
+  with pytest.raises(InputError, match=f"^learning rate schedule {said}; found "):
+    schedule(**arguments)
 
 
 def test_rates_are_the_float32_that_is_used():

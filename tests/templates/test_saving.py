@@ -16,6 +16,7 @@ import tensorflow as tf
 import tree
 
 import tff_algos
+from tff_algos.privacy.accounting import GaussianMechanism
 from tff_algos.runtimes import runtime
 
 _SPEC = tff_algos.ExampleSpec(tf.TensorSpec([3], tf.float32), tf.TensorSpec([], tf.int32))
@@ -99,6 +100,13 @@ def test_privacy_is_kept(model, tmp_path):
   path = tmp_path / "private"
   tff_algos.save_process(process, path)
   assert tff_algos.load_process(path).privacy == process.privacy is not None
+
+
+def test_privacy_of_numpys_numbers_is_kept(model, tmp_path):
+  given = GaussianMechanism(np.float32(1.5), np.int64(2), np.float64(1e-5))
+  process = tff_algos.build_fed_avg(model).with_privacy(given)
+  tff_algos.save_process(process, tmp_path / "private")
+  assert tff_algos.load_process(tmp_path / "private").privacy == given
 
 
 @pytest.mark.parametrize("num_examples", [{}, {"num_examples": np.int64(20)}])

@@ -39,7 +39,7 @@ def trimmed_mean_factory(
   Raises:
     InputError: `share` is no number or out of range.
   """
-  check_number("share", share)
+  share = check_number("share", share)
   if not 0 <= share < 0.5:
     raise InputError(f"share must be at least 0 and less than 0.5; found {share}.")
 

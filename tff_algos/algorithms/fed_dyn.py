@@ -82,8 +82,8 @@ def build_fed_dyn(
       aggregator's clients remember their uploads.
   """
   composer.check_given(model, hparams)
-  check_whole_number("num_clients", num_clients, 1)
-  check_whole_number("num_examples", num_examples, 1)
+  num_clients = check_whole_number("num_clients", num_clients, 1)
+  num_examples = check_whole_number("num_examples", num_examples, 1)
   rounds.check_has_no_memory("FedDyn", model_aggregator)
 
   def zeros() -> Weights:

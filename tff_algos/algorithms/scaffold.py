@@ -72,7 +72,7 @@ def build_scaffold(
     InputError: `num_clients` is no whole number of at least 1, or the aggregator's
       clients remember their uploads.
   """
-  check_whole_number("num_clients", num_clients, 1)
+  num_clients = check_whole_number("num_clients", num_clients, 1)
   rounds.check_has_no_memory("SCAFFOLD", model_aggregator)
 
   def zeros() -> Weights:

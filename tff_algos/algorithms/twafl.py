@@ -177,8 +177,8 @@ def _factory(
   from tff_algos.aggregators.temporal_weighting import TemporalWeightingFactory
 
   composer.check_given(model, hparams)
-  check_whole_number("num_clients", num_clients, 1)
-  check_whole_number("num_examples", num_examples, 1)
+  num_clients = check_whole_number("num_clients", num_clients, 1)
+  num_examples = check_whole_number("num_examples", num_examples, 1)
   by_examples = hparams.client_weighting == "examples"
   if not changed:
     changed = dict(base=hparams.base, normalize=hparams.normalization == "weights")

@@ -20,7 +20,13 @@ from numpy.typing import NDArray
 from tff_algos import client_arrays, client_data
 from tff_algos.client_data import ClientDirectory, Examples
 from tff_algos.client_work import gradients, local_training, tree_math
-from tff_algos.errors import InputError, check_is, check_number, check_whole_number
+from tff_algos.errors import (
+  InputError,
+  check_is,
+  check_number,
+  check_whole_number,
+  set_field,
+)
 from tff_algos.models.functional import Model, Weights, check_model, check_weights
 from tff_algos.runtimes import private_apis
 from tff_algos.simulation import client_files, evaluation, seeds
@@ -57,8 +63,9 @@ class Personalization:
     for name, low in (("steps", 1), ("batch_size", 1), ("seed", 0)):
       value = getattr(self, name)
       if value is not None or name != "batch_size":
-        check_whole_number(name, value, low)
-    check_number("learning_rate", self.learning_rate)
+        set_field(self, name, check_whole_number(name, value, low))
+    rate = check_number("learning_rate", self.learning_rate)
+    set_field(self, "learning_rate", rate)
     if not 0 < self.learning_rate < float("inf"):
       raise InputError(f"learning_rate must be > 0; found {self.learning_rate}.")
 
@@ -91,7 +98,7 @@ def build_client_evaluation(
       are to be taken too.
   """
   check_model(model)
-  check_whole_number("seed", seed, 0)
+  seed = check_whole_number("seed", seed, 0)
   if personalization is not None:
     check_is("personalization", personalization, Personalization)
   if personal_model is not None and personalization is not None:

@@ -34,8 +34,7 @@ class ClientSource(tff.program.FederatedDataSource):
         `ClientDirectory`.
     """
     check_is("clients", clients, ClientDirectory)
-    check_whole_number("seed", seed, 0)
-    self.clients, self.seed = clients, int(seed)
+    self.clients, self.seed = clients, check_whole_number("seed", seed, 0)
     _FOLDERS[clients.digest()] = _place(clients)
 
   @property

@@ -15,7 +15,13 @@ import tensorflow_federated as tff
 
 from tff_algos import durable_files
 from tff_algos.client_data import ClientDirectory, ClientInput
-from tff_algos.errors import InputError, check_function, check_is, check_whole_number
+from tff_algos.errors import (
+  InputError,
+  check_function,
+  check_is,
+  check_whole_number,
+  set_field,
+)
 from tff_algos.models.functional import Weights
 from tff_algos.simulation import (
   array_files,
@@ -81,7 +87,8 @@ class Settings:
   def __post_init__(self) -> None:
     at_least_1 = ("rounds", "clients_per_round", "eval_every", "eval_clients_every")
     for name in (*at_least_1, "seed", "checkpoint_every", "held_out_clients"):
-      check_whole_number(name, getattr(self, name), int(name in at_least_1))
+      least = int(name in at_least_1)
+      set_field(self, name, check_whole_number(name, getattr(self, name), least))
     check_is("availability", self.availability, Availability)
     if self.stop is not None:
       check_is("stop", self.stop, StopRule)

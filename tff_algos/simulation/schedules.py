@@ -12,20 +12,32 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from tff_algos import spellings
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, check_number, check_whole_number
 
 Schedule = Callable[[int], float]
 
+_WHAT = "learning rate schedule"
+
 
 def exponential(*, decay: float) -> Schedule:
-  """decay^t, t = 0, 1, ..., with 0 < decay."""
+  """decay^t, t = 0, 1, ..., with 0 < decay.
+
+  Raises:
+    InputError: `decay` is no number or out of range.
+  """
+  decay = check_number(f"{_WHAT} exponential: decay", decay)
   _check("exponential", "decay", decay, 0 < decay < math.inf, "> 0")
   return lambda rounds_done: decay**rounds_done
 
 
 def step(*, every: int, factor: float) -> Schedule:
-  """factor^floor(t / every), with 0 < factor and 1 <= every."""
-  _check("step", "every", every, every >= 1, "at least 1")
+  """factor^floor(t / every), with 0 < factor and 1 <= every.
+
+  Raises:
+    InputError: `every` is no whole number, `factor` no number, or one is out of range.
+  """
+  every = check_whole_number(f"{_WHAT} step: every", every, 1)
+  factor = check_number(f"{_WHAT} step: factor", factor)
   _check("step", "factor", factor, 0 < factor < math.inf, "> 0")
   return lambda rounds_done: factor ** (rounds_done // every)
 
@@ -36,8 +48,12 @@ def cosine(*, rounds: int, final: float = 0.0) -> Schedule:
   Args:
     rounds: >= 1.
     final: 0..1.
+
+  Raises:
+    InputError: `rounds` is no whole number, `final` no number, or one is out of range.
   """
-  _check("cosine", "rounds", rounds, rounds >= 1, "at least 1")
+  rounds = check_whole_number(f"{_WHAT} cosine: rounds", rounds, 1)
+  final = check_number(f"{_WHAT} cosine: final", final)
   _check("cosine", "final", final, 0 <= final <= 1, "in 0..1")
 
   def factor(rounds_done: int) -> float:
@@ -60,7 +76,7 @@ def parse(spec: str) -> Schedule:
   Raises:
     InputError: There is none of this name, or a parameter is wrong.
   """
-  name, parameters = spellings.parse(spec, "learning rate schedule", SCHEDULES)
+  name, parameters = spellings.parse(spec, _WHAT, SCHEDULES)
   return SCHEDULES[name](**parameters)
 
 
@@ -98,6 +114,5 @@ def rates(schedule: Schedule, learning_rate: float, rounds: int) -> Sequence[flo
 def _check(name: str, parameter: str, value: float, fits: bool, said: str) -> None:
   if not fits:
     raise InputError(
-      f"learning rate schedule {name}: {parameter} must be {said} but is {value:g}: "
-      "correct it."
+      f"{_WHAT} {name}: {parameter} must be {said} but is {value:g}: correct it."
     )

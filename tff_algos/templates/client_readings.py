@@ -252,8 +252,9 @@ def dataset_seed(
   Raises:
     InputError: `round_num` or `seed` is no whole number from 0 to 2^31 - 1.
   """
-  for name, value in (("round_num", round_num), ("seed", seed)):
-    check_whole_number(name, value, 0, np.iinfo(np.int32).max)
+  most = np.iinfo(np.int32).max
+  round_num = check_whole_number("round_num", round_num, 0, most)
+  seed = check_whole_number("seed", seed, 0, most)
   key = content_key(client_data.Examples(*map(tf.convert_to_tensor, examples)))
   folded: np.ndarray[Any, np.dtype[np.int32]] = _fold(key, seed, round_num).numpy()
   return folded

@@ -12,6 +12,7 @@ import sys
 import zipfile
 from typing import Any, Optional
 
+import numpy as np
 import tensorflow_federated as tff
 
 from tff_algos import durable_files
@@ -81,7 +82,8 @@ def save_process(process: StatefulProcess, path: str | os.PathLike[str]) -> None
     for name, computation in computations.items():
       serialized = tff.framework.serialize_computation(computation)
       file.writestr(name, serialized.SerializeToString())
-    file.writestr(_MANIFEST, json.dumps(manifest))
+    # Numbers that a process was given may be NumPy's.
+    file.writestr(_MANIFEST, json.dumps(manifest, default=np.generic.item))
 
 
 def load_process(path: str | os.PathLike[str]) -> StatefulProcess:

@@ -59,7 +59,7 @@ def over_datasets(
   if process.model is None:
     raise InputError("This process says nothing of its model: give one of our builders'.")
   model = process.model
-  check_whole_number("seed", seed, 0, np.iinfo(np.int32).max)
+  seed = check_whole_number("seed", seed, 0, np.iinfo(np.int32).max)
   reading = FromDatasets(model.example_spec, element_spec, seed, model.labels())
   return process.over(reading)
 
@@ -122,7 +122,7 @@ def on_device_next(process: StatefulProcess, rounds_done: int = 0) -> tff.Comput
     InputError: It is no `StatefulProcess`, or `rounds_done` no number of rounds.
   """
   check_process(process)
-  check_whole_number("rounds_done", rounds_done, 0)
+  rounds_done = check_whole_number("rounds_done", rounds_done, 0)
   round_fn = process.next_of(rounds_done)
   state_type, client_type, input_type = round_fn.type_signature.parameter
   brought = OnDeviceInput(client_type.member, input_type.member)
