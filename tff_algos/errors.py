@@ -55,12 +55,14 @@ def check_number(name: str, value: Any) -> float:
   return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
-def set_field(frozen: object, name: str, value: Any) -> None:
-  """Puts what a check has made of it in the place of what a frozen dataclass was given.
+def set_whole_number(frozen: object, name: str, low: int) -> None:
+  """Checks a frozen dataclass's attribute and keeps it as Python's, as JSON takes it."""
+  object.__setattr__(frozen, name, check_whole_number(name, getattr(frozen, name), low))
 
-  NumPy's numbers draw and write otherwise than Python's, and JSON holds none of them.
-  """
-  object.__setattr__(frozen, name, value)
+
+def set_number(frozen: object, name: str, said: Optional[str] = None) -> None:
+  """As `set_whole_number`, of a real number; `said`: what a message calls it."""
+  object.__setattr__(frozen, name, check_number(said or name, getattr(frozen, name)))
 
 
 def check_is(name: str, value: Any, public: type, package: str = "tff_algos") -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
 from tff_algos import spellings
-from tff_algos.errors import InputError, check_is, check_number, set_field
+from tff_algos.errors import InputError, check_is, set_number
 from tff_algos.simulation import seeds
 
 # Beyond it nearly all durations are next to 0, and some too large for a number.
@@ -37,12 +37,11 @@ class ClientDurations:
   speed_sigma: float = 0.5
 
   def __post_init__(self) -> None:
-    set_field(self, "mean", check_number("The mean of durations", self.mean))
+    set_number(self, "mean", "The mean of durations")
     if not 0 < self.mean < math.inf:
       raise InputError(f"The mean of durations must be > 0; found {self.mean:g}.")
     for name in ("sigma", "speed_sigma"):
-      given = check_number(f"The {name} of durations", getattr(self, name))
-      set_field(self, name, given)
+      set_number(self, name, f"The {name} of durations")
       if not 0 <= getattr(self, name) <= _LARGEST_SIGMA:
         raise InputError(
           f"The {name} of durations must be 0 to {_LARGEST_SIGMA}; found "
@@ -101,13 +100,13 @@ class Availability:
   deadline: Optional[float] = None
 
   def __post_init__(self) -> None:
-    set_field(self, "dropout", check_number("dropout", self.dropout))
+    set_number(self, "dropout")
     if not 0 <= self.dropout < 1:
       raise InputError(f"dropout must be in [0, 1); found {self.dropout:g}.")
     if self.durations is not None:
       check_is("durations", self.durations, ClientDurations)
     if self.deadline is not None:
-      set_field(self, "deadline", check_number("The deadline", self.deadline))
+      set_number(self, "deadline", "The deadline")
       if not 0 < self.deadline < math.inf:
         raise InputError(f"The deadline must be > 0 seconds; found {self.deadline:g}.")
       if self.durations is None:

@@ -23,9 +23,9 @@ from tff_algos.client_work import gradients, local_training, tree_math
 from tff_algos.errors import (
   InputError,
   check_is,
-  check_number,
   check_whole_number,
-  set_field,
+  set_number,
+  set_whole_number,
 )
 from tff_algos.models.functional import Model, Weights, check_model, check_weights
 from tff_algos.runtimes import private_apis
@@ -63,9 +63,8 @@ class Personalization:
     for name, low in (("steps", 1), ("batch_size", 1), ("seed", 0)):
       value = getattr(self, name)
       if value is not None or name != "batch_size":
-        set_field(self, name, check_whole_number(name, value, low))
-    rate = check_number("learning_rate", self.learning_rate)
-    set_field(self, "learning_rate", rate)
+        set_whole_number(self, name, low)
+    set_number(self, "learning_rate")
     if not 0 < self.learning_rate < float("inf"):
       raise InputError(f"learning_rate must be > 0; found {self.learning_rate}.")
 

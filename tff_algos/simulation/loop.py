@@ -15,13 +15,7 @@ import tensorflow_federated as tff
 
 from tff_algos import durable_files
 from tff_algos.client_data import ClientDirectory, ClientInput
-from tff_algos.errors import (
-  InputError,
-  check_function,
-  check_is,
-  check_whole_number,
-  set_field,
-)
+from tff_algos.errors import InputError, check_function, check_is, set_whole_number
 from tff_algos.models.functional import Weights
 from tff_algos.simulation import (
   array_files,
@@ -87,8 +81,7 @@ class Settings:
   def __post_init__(self) -> None:
     at_least_1 = ("rounds", "clients_per_round", "eval_every", "eval_clients_every")
     for name in (*at_least_1, "seed", "checkpoint_every", "held_out_clients"):
-      least = int(name in at_least_1)
-      set_field(self, name, check_whole_number(name, getattr(self, name), least))
+      set_whole_number(self, name, int(name in at_least_1))
     check_is("availability", self.availability, Availability)
     if self.stop is not None:
       check_is("stop", self.stop, StopRule)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from tff_algos.errors import InputError, check_number, check_whole_number, set_field
+from tff_algos.errors import InputError, set_number, set_whole_number
 
 
 def name_of(metric: str) -> str:
@@ -47,8 +47,7 @@ class StopRule:
         f"The metric must be a name, such as 'accuracy'; found {self.metric!r}."
       )
     if self.target is not None:
-      target = check_number(f"The target of {self.metric}", self.target)
-      set_field(self, "target", target)
+      set_number(self, "target", f"The target of {self.metric}")
     of_accuracy = self.target if self.metric == "accuracy" else None
     if of_accuracy is not None and not 0 < of_accuracy <= 1:
       raise InputError(
@@ -59,7 +58,7 @@ class StopRule:
         f"The target of {self.metric} must be finite; found {self.target}."
       )
     if self.patience is not None:
-      set_field(self, "patience", check_whole_number("patience", self.patience, 1))
+      set_whole_number(self, "patience", 1)
 
   def reason(self, records: Sequence[Mapping[str, Any]]) -> Optional[str]:
     """Why a run of these rounds is at its end.
