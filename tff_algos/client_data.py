@@ -268,6 +268,22 @@ class ClientDirectory:
       )
     return self._places[client]
 
+  def check_example(self, takes: list[list[Any]]) -> None:
+    """Looks whether files would be read as the numbers that were written.
+
+    Args:
+      takes: What is read, as `client_arrays.dtypes_and_shapes` has it.
+
+    Raises:
+      InputError: They would be read as others.
+    """
+    if self.example not in (None, takes):
+      raise InputError(
+        f"The examples in {self.folder} were written with the dtypes and shapes "
+        f"{self.example} of x and y, but the model takes {takes}: write the clients "
+        "with the model's ExampleSpec."
+      )
+
   def check_labels(self, taken: range) -> None:
     """Looks whether a model takes all labels, by what `write_clients` noted of them.
 
@@ -286,8 +302,13 @@ class ClientDirectory:
   def examples(
     self, client: str, spec: ExampleSpec
   ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """The client's examples as arrays, x (n, ...) and y (n, ...)."""
+    """The client's examples as arrays, x (n, ...) and y (n, ...).
+
+    Raises:
+      InputError: There is no such client, or its examples were written with another spec.
+    """
     check_example_spec(spec)
+    self.check_example(client_arrays.dtypes_and_shapes(spec))
     x, y = read(tf.constant(self.path(client)), spec)
     return x.numpy(), y.numpy()
 

@@ -129,6 +129,21 @@ def test_a_learning_process_whose_metrics_are_a_number_is_simulated(inputs):
   assert not [name for name in done.records[0] if name.startswith(("train", "aggreg"))]
 
 
+@pytest.mark.parametrize(
+  "changed, said",
+  [
+    (dict(process=None), r"process must be a tff\.learning\.\w+\.LearningProcess; "),
+    (dict(example_spec=None), r"ExampleSpec"),
+    (dict(make_dataset=1), "make_dataset must be a function of examples and a seed; "),
+  ],
+)
+def test_what_cannot_be_adapted_is_one_sentence(fed_avg, changed, said):
+  given = dict(process=views.as_learning_process(fed_avg), example_spec=_SPEC)
+  given["make_dataset"] = lambda examples, seed: None
+  with pytest.raises(tff_algos.InputError, match=said):
+    views.from_learning_process(**{**given, **changed})
+
+
 def test_no_learning_process_of_clients_with_a_state(scaffold):
   with pytest.raises(ValueError, match="clients' states"):
     views.as_learning_process(scaffold)
@@ -239,3 +254,21 @@ def test_each_client_of_a_stock_process_makes_its_data_set_by_its_own_seed(stock
     for a, b in zip(round_of(seeds), expected):
       np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
   _assert_equal(round_of(one), round_of(one))
+
+
+def test_a_stock_process_does_not_read_files_as_other_numbers(stock, tmp_path):
+  """Of as many bytes, which would be trained on without a word."""
+  written = _SPEC._replace(y=tf.TensorSpec([], tf.float32))
+  data = {"a": (np.zeros((2, 4, 4, 1), np.uint8), [1.0, 2.0])}
+  clients = tff_algos.write_clients(tmp_path, data, written)
+  adapted = views.from_learning_process(
+    stock,
+    _SPEC,
+    lambda examples, seed: tf.data.Dataset.from_tensors(
+      (tf.cast(examples.x, tf.float32), examples.y)
+    ),
+  )
+  with pytest.raises(tff_algos.InputError, match=r"written with .*'float32'"):
+    tff_algos.simulate(adapted, clients, tff_algos.Settings(1, 1))
+  with pytest.raises(tff_algos.InputError, match=r"written with .*'float32'"):
+    clients.examples("a", _SPEC)

@@ -29,7 +29,7 @@ from tff_algos.errors import (
 )
 from tff_algos.models.functional import Model, Weights, check_model, check_weights
 from tff_algos.runtimes import private_apis
-from tff_algos.simulation import client_files, evaluation, seeds
+from tff_algos.simulation import evaluation, seeds
 from tff_algos.templates.stateful_process import PersonalModel
 
 # Name to one number of each client, in the order that was asked for.
@@ -138,7 +138,7 @@ def build_client_evaluation(
     weights: Weights, clients: ClientDirectory, ids: Sequence[str]
   ) -> ClientValues:
     takes = client_arrays.dtypes_and_shapes(model.example_spec)
-    client_files.check_example(clients, takes)
+    clients.check_example(takes)
     tensors = tuple(map(tf.constant, check_weights(model, weights)))
 
     def totals_of(client: str) -> dict[str, NDArray[np.float64]]:

@@ -44,21 +44,6 @@ _REFUSED = (
 )
 
 
-def check_example(clients: ClientDirectory, takes: list[list[Any]]) -> None:
-  """Raises `InputError` if files would be read as other numbers than were written.
-
-  Args:
-    clients: Who has the files.
-    takes: What is read, as `client_arrays.dtypes_and_shapes` has it.
-  """
-  if clients.example not in (None, takes):
-    raise InputError(
-      f"The examples in {clients.folder} were written with the dtypes and shapes "
-      f"{clients.example} of x and y, but the model takes {takes}: write the clients "
-      "with the model's ExampleSpec."
-    )
-
-
 class ClientFiles:
   """The files of a run's clients."""
 
@@ -85,7 +70,7 @@ class ClientFiles:
         "tff_algos.ClientDirectory makes of their folder."
       )
     if takes is not None:
-      check_example(clients, takes)
+      clients.check_example(takes)
     labels = model.labels() if model else None
     if labels is not None:
       clients.check_labels(labels)

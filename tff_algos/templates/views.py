@@ -9,10 +9,11 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos import client_data
-from tff_algos.errors import InputError, check_whole_number
-from tff_algos.models.functional import ExampleSpec
+from tff_algos import client_arrays, client_data
+from tff_algos.errors import InputError, check_function, check_is, check_whole_number
+from tff_algos.models.functional import ExampleSpec, check_example_spec
 from tff_algos.templates.client_readings import FromDatasets
+from tff_algos.templates.identity import Identity
 from tff_algos.templates.rounds import RoundOutput
 from tff_algos.templates.stateful_process import StatefulProcess, check_process
 
@@ -148,7 +149,15 @@ def from_learning_process(
     example_spec: What the clients' files hold.
     make_dataset: `(examples, seed) -> tf.data.Dataset` of the batches that `process`
       takes; runs inside the client computation.
+
+  Raises:
+    InputError: `process` is no `LearningProcess`, `example_spec` no `ExampleSpec`, or
+      `make_dataset` no function.
   """
+  kind = tff.learning.templates.LearningProcess
+  check_is("process", process, kind, "tff.learning.templates")
+  check_example_spec(example_spec)
+  check_function("make_dataset", make_dataset, " of examples and a seed")
   input_type = tff.to_type(client_data.CLIENT_INPUT_TYPE)
 
   @tff.tensorflow.computation(input_type)
@@ -173,7 +182,7 @@ def from_learning_process(
     output = process.next(state, tff.federated_map(read_dataset, client_inputs))
     return RoundOutput(output.state, client_states, output.metrics)
 
-  return StatefulProcess(
+  adapted = StatefulProcess(
     process.initialize,
     initialize_client,
     {"": next_fn},
@@ -182,3 +191,5 @@ def from_learning_process(
     process.get_hparams,
     process.set_hparams,
   )
+  takes = client_arrays.dtypes_and_shapes(example_spec)
+  return adapted.with_identity(Identity(example=takes))
