@@ -243,10 +243,10 @@ def _put_on_disk(
   spec: ExampleSpec,
   cache_dir: str,
 ) -> ClientDirectory:
-  from tff_algos import client_data
+  from tff_algos import client_arrays, client_data
 
   parts = (client_data.FORMAT, data.train_x, data.train_y, *split.clients)
-  name = client_data.fingerprint(*parts)
+  name = client_arrays.fingerprint(*parts)
   folder = os.path.join(cache_dir, "clients", f"{task.name.replace(':', '_')}-{name}")
   if os.path.isdir(folder):
     try:

@@ -378,7 +378,10 @@ def test_plain_tuple_in_the_place_of_the_spec_is_refused(tmp_path):
     directory.examples("c", tuple(_SPEC))
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.complex64])
+@pytest.mark.parametrize(
+  "dtype",
+  [np.float16, np.float32, np.float64, np.complex64, tf.bfloat16.as_numpy_dtype],
+)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_inputs_that_are_not_finite_are_refused_with_their_client(tmp_path, dtype, value):
   x = np.zeros((5, 2, 3), dtype)
@@ -692,12 +695,12 @@ _PARTS = st.one_of(
 @given(st.lists(_PARTS, max_size=4), st.lists(_PARTS, max_size=4))
 def test_fingerprint_tells_lists_of_parts_apart(one, other):
   is_same = [repr(part) for part in one] == [repr(part) for part in other]
-  found = client_data.fingerprint(*one) == client_data.fingerprint(*other)
+  found = client_arrays.fingerprint(*one) == client_arrays.fingerprint(*other)
   assert found == is_same
 
 
 def test_fingerprint_sees_where_a_part_ends():
-  assert client_data.fingerprint(1, 23) != client_data.fingerprint(12, 3)
+  assert client_arrays.fingerprint(1, 23) != client_arrays.fingerprint(12, 3)
 
 
 def test_fingerprint_changes_with_any_part():
@@ -706,7 +709,7 @@ def test_fingerprint_changes_with_any_part():
   changed_x[-1] += 1
   changed_y[0] = np.nextafter(np.float32(1), np.float32(2))
   found = [
-    client_data.fingerprint(*parts)
+    client_arrays.fingerprint(*parts)
     for parts in (
       (),
       (x,),
@@ -733,12 +736,14 @@ def test_fingerprint_changes_with_any_part():
 def test_fingerprint_is_of_the_values_not_of_the_memory():
   x = np.arange(12).reshape(3, 4)
   turned = np.asfortranarray(x)
-  assert client_data.fingerprint(turned, "a") == client_data.fingerprint(x, "a")
-  assert client_data.fingerprint(x[:, ::2]) == client_data.fingerprint(x[:, ::2].copy())
+  assert client_arrays.fingerprint(turned, "a") == client_arrays.fingerprint(x, "a")
+  assert client_arrays.fingerprint(x[:, ::2]) == client_arrays.fingerprint(
+    x[:, ::2].copy()
+  )
 
 
 def test_fingerprint_is_a_short_name_for_a_file():
-  name = client_data.fingerprint(np.zeros(3), "a")
+  name = client_arrays.fingerprint(np.zeros(3), "a")
   assert os.path.basename(name) == name
   assert 8 <= len(name) <= 64
   assert name.isalnum()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,9 @@ import tensorflow as tf
 
 from tff_algos.errors import InputError, InputWarning
 from tff_algos.models.functional import ExampleSpec
+
+if TYPE_CHECKING:
+  from tff_algos.client_data import ClientDirectory
 
 
 def check_clients(clients: Any) -> None:
@@ -88,6 +92,21 @@ def dtypes_and_shapes(spec: ExampleSpec) -> list[list[Any]]:
   return [[part.dtype.name, part.shape.as_list()] for part in (spec.x, spec.y)]
 
 
+def check_example(clients: ClientDirectory, takes: list[list[Any]]) -> None:
+  """Raises `InputError` if files would be read as other numbers than were written.
+
+  Args:
+    clients: Who has the files.
+    takes: What is read, as `dtypes_and_shapes` has it.
+  """
+  if clients.example not in (None, takes):
+    raise InputError(
+      f"The examples in {clients.folder} were written with the dtypes and shapes "
+      f"{clients.example} of x and y, but the model takes {takes}: write the clients "
+      "with the model's ExampleSpec."
+    )
+
+
 def check_label(owner: str, label: int, taken: range) -> None:
   """Raises `InputError` if a model, which takes those of `taken`, has no such label.
 
@@ -134,8 +153,10 @@ def not_finite(array: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
   """Which rows of a numeric array (n, ...) hold a number that is NaN or infinite."""
   # Of the sum, for one pass and no array of the size of the data; a sum of finite numbers
   # may overflow too.
+  of_tensorflow = array.dtype.kind == "V"  # Such as bfloat16.
+  may_be = tf.as_dtype(array.dtype).is_floating if of_tensorflow else False
   with np.errstate(all="ignore"):
-    if array.dtype.kind not in "fc" or np.isfinite(array.sum()):
+    if not (may_be or array.dtype.kind in "fc") or np.isfinite(array.sum()):
       return np.array([], np.intp)
   return np.flatnonzero(~np.isfinite(array).reshape(len(array), -1).all(axis=1))
 
@@ -187,6 +208,23 @@ def _cast(
       f"{expected.dtype.name}: change such values, or the ExampleSpec's dtype."
     )
   return cast
+
+
+def fingerprint(*parts: object) -> str:
+  """A short name for a data set that changes when any part does.
+
+  Args:
+    *parts: Arrays (their bytes count) and anything else (its `repr` counts).
+  """
+  digest = hashlib.sha256()
+  for part in parts:
+    if isinstance(part, np.ndarray):
+      digest.update(f"{part.dtype}{part.shape};".encode())
+      digest.update(np.ascontiguousarray(part).data)
+    else:
+      text = repr(part)
+      digest.update(f"{len(text)}:{text}".encode())
+  return digest.hexdigest()[:16]
 
 
 def _upper(sentence: str) -> str:

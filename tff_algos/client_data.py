@@ -11,7 +11,6 @@ clients has the CRC-32 of each file.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import uuid
@@ -171,7 +170,7 @@ class ClientDirectory:
 
   def digest(self) -> str:
     """Of the clients' names, their order and what is said of their examples."""
-    return fingerprint(self.ids, self.num_examples, self._checksums)
+    return client_arrays.fingerprint(self.ids, self.num_examples, self._checksums)
 
   def in_memory(self) -> ClientDirectory:
     """The same clients, their files copied into this process's memory.
@@ -268,22 +267,6 @@ class ClientDirectory:
       )
     return self._places[client]
 
-  def check_example(self, takes: list[list[Any]]) -> None:
-    """Looks whether files would be read as the numbers that were written.
-
-    Args:
-      takes: What is read, as `client_arrays.dtypes_and_shapes` has it.
-
-    Raises:
-      InputError: They would be read as others.
-    """
-    if self.example not in (None, takes):
-      raise InputError(
-        f"The examples in {self.folder} were written with the dtypes and shapes "
-        f"{self.example} of x and y, but the model takes {takes}: write the clients "
-        "with the model's ExampleSpec."
-      )
-
   def check_labels(self, taken: range) -> None:
     """Looks whether a model takes all labels, by what `write_clients` noted of them.
 
@@ -308,7 +291,7 @@ class ClientDirectory:
       InputError: There is no such client, or its examples were written with another spec.
     """
     check_example_spec(spec)
-    self.check_example(client_arrays.dtypes_and_shapes(spec))
+    client_arrays.check_example(self, client_arrays.dtypes_and_shapes(spec))
     x, y = read(tf.constant(self.path(client)), spec)
     return x.numpy(), y.numpy()
 
@@ -402,20 +385,3 @@ def write_clients(
 def _extremes(labels: list[tuple[int, str]]) -> list[tuple[int, str]]:
   """The lowest and the highest label, each with the first client that has it."""
   return [choose(labels, key=lambda pair: pair[0]) for choose in (min, max)]
-
-
-def fingerprint(*parts: object) -> str:
-  """A short name for a data set that changes when any part does.
-
-  Args:
-    *parts: Arrays (their bytes count) and anything else (its `repr` counts).
-  """
-  digest = hashlib.sha256()
-  for part in parts:
-    if isinstance(part, np.ndarray):
-      digest.update(f"{part.dtype}{part.shape};".encode())
-      digest.update(np.ascontiguousarray(part).data)
-    else:
-      text = repr(part)
-      digest.update(f"{len(text)}:{text}".encode())
-  return digest.hexdigest()[:16]

@@ -13,7 +13,7 @@ import pathlib
 import numpy as np
 
 from tasks.datasets import dataset, picture_files
-from tff_algos import client_data
+from tff_algos import client_arrays
 from tff_algos.errors import InputError
 
 #: The landmarks; FedReg, B.2, prints these numbers.
@@ -70,7 +70,7 @@ def load(
   number = {user: i for i, user in enumerate(dict.fromkeys(users))}
   arrays = None
   if cache_dir is not None:
-    key = client_data.fingerprint((_CACHE_FORMAT, size, str(folder), train, test))
+    key = client_arrays.fingerprint((_CACHE_FORMAT, size, str(folder), train, test))
     cache = pathlib.Path(cache_dir).expanduser() / f"landmarks-{key}.npz"
     arrays = picture_files.read_cache(cache)
   if arrays is None:

@@ -339,6 +339,10 @@ def test_servers_that_need_this_rounds_messages_refuse_it(mlp, name):
   counts = {k: 4 for k in ("num_clients", "num_examples") if k in wanted}
   with pytest.raises(InputError, match=r" cannot take a TemporalWeightingFactory: "):
     builder(mlp.model, model_aggregator=_factory(), **counts)
+  process = builder(mlp.model, **counts)
+  aggregators = {**process.composed_of["aggregators"], "model": _factory()}
+  with pytest.raises(InputError, match=r" cannot take a TemporalWeightingFactory: "):
+    process.recomposed(aggregators=aggregators)
 
 
 @pytest.mark.parametrize("weighting", ["examples", "uniform"])

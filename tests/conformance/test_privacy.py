@@ -39,6 +39,14 @@ def test_noise_that_follows_from_the_examples_hides_nothing(problem_of):
   over = tff_algos.over_datasets(process)
   assert over.privacy is None and process.privacy is not None
   assert process.recomposed().privacy == process.privacy
+  assert process.recomposed(norm_limit=3.0).privacy == process.privacy
+
+
+def test_rounds_of_ones_own_are_not_private(problem_of):
+  process = driver.build("dpsgd", problem_of("linear"), driver.hparams_of("dpsgd"))
+  own = process.recomposed(rounds=process.composed_of["rounds"])
+  assert own.privacy is None and process.privacy is not None
+  assert own.with_privacy(process.privacy).privacy == process.privacy
 
 
 @dataclasses.dataclass(frozen=True)

@@ -776,6 +776,18 @@ def test_layers_of_one_shape_get_different_weights(use_bias):
   assert len(kernels) == 3
 
 
+def test_what_is_drawn_by_a_function_is_refused_unless_frozen():
+  def ones(shape, dtype=None):
+    return tf.ones(shape, dtype)
+
+  keras_model = _sequential(_input(4), _layers.Dense(2, kernel_initializer=ones))
+  with pytest.raises(InputError, match="draws its kernel by a function, which takes no"):
+    keras.reinitialize(keras_model, 0)
+  keras_model.layers[0].trainable = False
+  keras.reinitialize(keras_model, 0)
+  assert (keras_model.get_weights()[0] == 1).all()
+
+
 def test_reinitialize_does_not_depend_on_the_weights_before():
   keras_model = _convolutions()
   keras.reinitialize(keras_model, 4)

@@ -321,7 +321,14 @@ def test_personal_model_is_of_one_half_and_measured_on_the_other(data, clients):
 
 
 def test_client_with_one_example_has_no_values_of_a_personal_model(clients):
-  evaluate = client_evaluation.build_client_evaluation(_MODEL, personal_model=_nearest)
+  """And the model is made of an example all the same, as it is promised."""
+
+  def nearest(weights, examples):
+    some = tf.debugging.Assert(tf.shape(examples.y)[0] > 0, ["no example"])
+    with tf.control_dependencies([some]):
+      return _nearest(weights, client_data.Examples(*map(tf.identity, examples)))
+
+  evaluate = client_evaluation.build_client_evaluation(_MODEL, personal_model=nearest)
   found = evaluate(_weights(), clients, ["client 1"])
   assert np.isnan(found["loss"][0]) and np.isnan(found["accuracy"][0])
 

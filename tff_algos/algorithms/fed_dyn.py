@@ -84,7 +84,6 @@ def build_fed_dyn(
   composer.check_given(model, hparams)
   num_clients = check_whole_number("num_clients", num_clients, 1)
   num_examples = check_whole_number("num_examples", num_examples, 1)
-  rounds.check_has_no_memory("FedDyn", model_aggregator)
 
   def zeros() -> Weights:
     return tree_math.zeros_like(model.initial_weights)
@@ -137,7 +136,7 @@ def build_fed_dyn(
   process = composer.compose_process(
     model,
     hparams,
-    rounds=rounds.Round(client_update, server_update),
+    rounds=rounds.Round(client_update, server_update, takes_memories=False),
     aggregators=OrderedDict(model=model_aggregator),
     init_server=zeros if adds_dual else (lambda: ()),
     init_client=zeros,

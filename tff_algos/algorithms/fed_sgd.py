@@ -76,7 +76,6 @@ def build_fed_sgd(
   Raises:
     InputError: The aggregator's clients remember their uploads.
   """
-  rounds.check_has_no_memory("FedSGD", model_aggregator)
 
   def client_update(
     received: rounds.Parts,
@@ -111,7 +110,7 @@ def build_fed_sgd(
   return composer.compose_process(
     model,
     hparams,
-    rounds=rounds.Round(client_update, server_update),
+    rounds=rounds.Round(client_update, server_update, takes_memories=False),
     aggregators=OrderedDict(model=model_aggregator),
   )
 

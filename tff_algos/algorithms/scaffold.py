@@ -73,7 +73,6 @@ def build_scaffold(
       clients remember their uploads.
   """
   num_clients = check_whole_number("num_clients", num_clients, 1)
-  rounds.check_has_no_memory("SCAFFOLD", model_aggregator)
 
   def zeros() -> Weights:
     return tree_math.zeros_like(model.initial_weights)
@@ -123,7 +122,7 @@ def build_scaffold(
   process = composer.compose_process(
     model,
     hparams,
-    rounds=rounds.Round(client_update, server_update, distribute),
+    rounds=rounds.Round(client_update, server_update, distribute, takes_memories=False),
     aggregators=OrderedDict(model=model_aggregator, control_variate=rounds.mean()),
     init_server=zeros,
     init_client=zeros,

@@ -172,7 +172,8 @@ def reinitialize(keras_model: tf.keras.Model, seed: int) -> None:
   (attribute `<weight>_initializer`).
 
   Raises:
-    InputError: The model is not built, or the seed is no whole number of at least 0.
+    InputError: The model is not built, the seed is no whole number of at least 0, or what
+      is trained is drawn by a function, which takes no seed.
   """
   check_whole_number("seed", seed, 0)
   check_built(keras_model)
@@ -183,6 +184,14 @@ def reinitialize(keras_model: tf.keras.Model, seed: int) -> None:
       initializer = _initializer_of(module, name)
       if not isinstance(value, tf.Variable) or initializer is None:
         continue
+      if not hasattr(initializer, "get_config"):
+        if value.ref() not in trained:
+          continue
+        raise InputError(
+          f"Layer {module.name!r} of the Keras model draws its {name} by a function, "
+          "which takes no seed: give an initializer of tf.keras.initializers, or draw "
+          "such weights yourself and leave reinitialize out."
+        )
       config = initializer.get_config()
       if "seed" in config:
         generated = np.random.SeedSequence([seed, place]).generate_state(1)[0]

@@ -118,9 +118,10 @@ def build_client_evaluation(
     examples = client_data.read(path, model.example_spec)
     if personal_model is not None:
       known, others = _halves(examples, seed)
-      # Of no example there is no model.
-      count = tf.where(tf.shape(known.y)[0] > 0, tf.shape(others.y)[0], 0)
-      others = _rows(others, tf.range(count))
+      # Of no example there is no model: an only one is known, and none is evaluated.
+      is_only = tf.cast(tf.equal(tf.shape(examples.y)[0], 1), tf.int32)
+      known = Examples(*(tf.concat([k, o[:is_only]], 0) for k, o in zip(known, others)))
+      others = Examples(*(o[is_only:] for o in others))
       return _totals(personal_model(weights, known), weights, others)
     if personalization is None:
       return _totals(model, weights, examples)
@@ -138,7 +139,7 @@ def build_client_evaluation(
     weights: Weights, clients: ClientDirectory, ids: Sequence[str]
   ) -> ClientValues:
     takes = client_arrays.dtypes_and_shapes(model.example_spec)
-    clients.check_example(takes)
+    client_arrays.check_example(clients, takes)
     tensors = tuple(map(tf.constant, check_weights(model, weights)))
 
     def totals_of(client: str) -> dict[str, NDArray[np.float64]]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Optional
 
+from tff_algos import client_arrays
 from tff_algos.client_data import ClientDirectory
 from tff_algos.errors import InputError
 from tff_algos.models.functional import Model
@@ -70,7 +71,7 @@ class ClientFiles:
         "tff_algos.ClientDirectory makes of their folder."
       )
     if takes is not None:
-      clients.check_example(takes)
+      client_arrays.check_example(clients, takes)
     labels = model.labels() if model else None
     if labels is not None:
       clients.check_labels(labels)

@@ -91,12 +91,14 @@ def compose_process(
 
   Raises:
     InputError: `model`, `hparams` or an aggregator is something else, or `norm_limit` not
-      above 1, or there is an estimation that it would not hold; or there are several
-      kinds of rounds, and no `schedule` of these.
+      above 1, or there is an estimation that it would not hold; or an aggregator's
+      clients remember their uploads, and the rounds do not take that; or there are
+      several kinds of rounds, and no `schedule` of these.
     ProcessTypeError: The functions do not fit together, or clients would draw other
       numbers in each run.
   """
   # Here, as classes of TFF are its bases, without which algorithms can be listed.
+  from tff_algos.aggregators.client_memory import ClientMemoryFactory
   from tff_algos.templates import own_functions
   from tff_algos.templates.composition import Composition
   from tff_algos.templates.exchange import Exchange
@@ -129,6 +131,13 @@ def compose_process(
         "reaches all of them (FedAgg's estimates=fixed_point): take estimates of the "
         "round before, or no norm_limit."
       )
+    for factory in factories.values():
+      if isinstance(factory, ClientMemoryFactory) and not kind.takes_memories:
+        raise InputError(
+          f"{type(hparams).__name__.removesuffix('Hparams')} cannot take a "
+          f"{type(factory).__name__}: its server goes on with what this round's clients "
+          "send, and not with what others sent before."
+        )
   exchanges = {k: Exchange(composition, kind, k) for k, kind in kinds.items()}
   composition.create_aggregators(exchanges.values())
 

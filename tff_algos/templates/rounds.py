@@ -63,23 +63,6 @@ def mean() -> tff.aggregators.WeightedAggregationFactory:
   return tff.aggregators.MeanFactory(no_nan_division=True)
 
 
-def check_has_no_memory(algorithm: str, factory: Optional[AggregationFactory]) -> None:
-  """Raises `InputError` for a factory whose clients remember their uploads.
-
-  Args:
-    algorithm: Its name, of which the server needs the aggregate of this round's messages.
-    factory: What its builder was given as `model_aggregator`.
-  """
-  # Here, as a class of TFF is its base, without which algorithms can be listed.
-  from tff_algos.aggregators.client_memory import ClientMemoryFactory
-
-  if isinstance(factory, ClientMemoryFactory):
-    raise InputError(
-      f"{algorithm} cannot take a {type(factory).__name__}: its server goes on with what "
-      "this round's clients send, and not with what others sent before."
-    )
-
-
 def _is_not_of_unused_assertions(record: logging.LogRecord) -> bool:
   """TFF's secure sums leave some, of each of which TensorFlow would print a page."""
   return "Object was never used" not in record.getMessage()
@@ -158,12 +141,15 @@ class Round(NamedTuple):
       float32 scalar, the number of clients whose message was accepted.
     distribute: `(variables) -> parts` that the server sends to each client.
     estimation: Exchanges before that.
+    takes_memories: Whether the server can go on with what absent clients have sent
+      before, as a `TemporalWeightingFactory` has it.
   """
 
   client_update: ClientUpdate
   server_update: ServerUpdate
   distribute: Callable[[ServerVariables], Parts] = send_model
   estimation: Optional[Estimation] = None
+  takes_memories: bool = True
 
 
 class RoundOutput(NamedTuple):

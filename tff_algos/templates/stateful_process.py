@@ -232,7 +232,8 @@ class StatefulProcess(tff.templates.IterativeProcess):
     """The same process with other arguments of `compose_process`, traced anew.
 
     The model and the hyper-parameters stay. For example
-    `process.recomposed(norm_limit=10.0)`.
+    `process.recomposed(norm_limit=10.0)`. With other `rounds` its `privacy` is None, as
+    clients then may send what hides nothing: say by `with_privacy` what holds.
 
     Raises:
       InputError: `compose_process` has not made this process, or has no such argument, or
@@ -243,7 +244,8 @@ class StatefulProcess(tff.templates.IterativeProcess):
         "This process was not made by compose_process, so nothing of it can be changed: "
         "change it where it is made."
       )
-    return _saying(self._said, self._recompose(**changed))
+    said = self._said._replace(privacy=None) if "rounds" in changed else self._said
+    return _saying(said, self._recompose(**changed))
 
   @property
   def next_fns(self) -> Mapping[str, tff.Computation]:
