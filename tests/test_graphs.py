@@ -45,6 +45,7 @@ def _shuffled(seed):
     (lambda: _shuffled(5), []),
     (lambda: _shuffled(tf.cast(tf.timestamp(), tf.int64)), ["Timestamp"]),
     (lambda: tf.random.stateless_normal([2], [1, 2]), []),
+    (lambda: tf.random.experimental.index_shuffle(3, [1, 2], 9), []),
     (
       lambda: tf.image.stateless_sample_distorted_bounding_box(
         [9, 9, 3], _BOXES, [1, 2], use_image_if_no_bounding_boxes=True

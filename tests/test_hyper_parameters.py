@@ -100,9 +100,18 @@ def test_refuses_numbers_that_are_not_finite(name, value):
   _refuses(ValueError, **{name: value})
 
 
+@pytest.mark.parametrize("value", [1e39, 1e-46])
+def test_what_the_server_state_would_make_infinite_or_0_is_refused(value):
+  """Tunable ones are float32 there; others stay what they are."""
+  said = "rate must be a number that float32 holds, > 0; found "
+  assert said in _refuses(InputError, rate=value)
+  assert Example(free=value).free == value
+  assert Example(share=0.0).share == 0
+
+
 @given(st.floats(allow_nan=True))
 def test_share_is_taken_exactly_where_it_is_in_range(value):
-  if 0 <= value <= 1:
+  if 0 <= value <= 1 and bool(np.float32(value)) == bool(value):
     assert Example(share=value).share == value
   else:
     with pytest.raises(ValueError):

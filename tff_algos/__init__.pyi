@@ -66,7 +66,9 @@ from .client_work.model_update import ClientResult as ClientResult
 from .client_work.model_update import client_weight as client_weight
 from .client_work.model_update import model_update as model_update
 from .distributors.partial_broadcast import PartialBroadcast as PartialBroadcast
+from .errors import DamagedError as DamagedError
 from .errors import InputError as InputError
+from .errors import InputWarning as InputWarning
 from .errors import UnsupportedComputationError as UnsupportedComputationError
 from .errors import WorkerLostError as WorkerLostError
 from .hyper_parameters import HyperParameters as HyperParameters

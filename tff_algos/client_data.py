@@ -317,7 +317,8 @@ def write_clients(
 ) -> ClientDirectory:
   """Writes `{client: (x, y)}` as client files, in the place of those of the folder.
 
-  The list of clients is written last, so that a folder that was cut short is none.
+  The list of clients is written last, so that a folder that was cut short is none. Files
+  of a larger population that was there before stay, and are read by nobody.
 
   Args:
     folder: Where to write; made if it does not exist.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
   import tensorflow as tf
 
 _DRAWING = re.compile(
-  r"(?!Stateless).*(Random|TruncatedNormal|Multinomial|PyFunc|CandidateSampler"
+  r"(?!Stateless|RandomIndexShuffle$).*(Random|TruncatedNormal|Multinomial|PyFunc|CandidateSampler"
   r"|SampleDistorted|NonDeterministic|Timestamp)"
 )
 #: Operations whose results are probabilities.

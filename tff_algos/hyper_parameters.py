@@ -204,18 +204,29 @@ def _check_range(field: dataclasses.Field[Any], value: Any) -> None:
     return
   if isinstance(value, str) and not meta["choices"]:
     return
-  if meta["choices"]:
-    fits = value in meta["choices"]
-  else:
-    fits = value == value and abs(value) != float("inf")
-    if fits and meta["low"] is not None:
-      fits = value > meta["low"] if meta["open_low"] else value >= meta["low"]
-    if fits and meta["high"] is not None:
-      fits = value <= meta["high"]
-  if not fits:
+  wanted = range_text(field)
+  if not _fits(meta, value):
     is_infinite = isinstance(value, float) and not math.isfinite(value)
-    wanted = f"a finite number, {range_text(field)}" if is_infinite else range_text(field)
+    wanted = f"a finite number, {wanted}" if is_infinite else wanted
     raise InputError(f"{field.name} must be {wanted}; found {value!r}.")
+  if meta["tunable"] and isinstance(value, float):
+    with np.errstate(over="ignore"):
+      held = float(np.float32(value))
+    if not math.isfinite(held) or bool(held) != bool(value):
+      raise InputError(
+        f"{field.name} must be a number that float32 holds, {wanted}; found {value!r}."
+      )
+
+
+def _fits(meta: Mapping[str, Any], value: Any) -> bool:
+  if meta["choices"]:
+    return value in meta["choices"]
+  fits = value == value and abs(value) != float("inf")
+  if fits and meta["low"] is not None:
+    fits = value > meta["low"] if meta["open_low"] else value >= meta["low"]
+  if fits and meta["high"] is not None:
+    fits = value <= meta["high"]
+  return bool(fits)
 
 
 def tunable_values(hparams: HyperParameters) -> OrderedDict[str, float]:

@@ -72,8 +72,8 @@ def build_fed_dyn(
   Args:
     model: The model to train.
     hparams: The hyper-parameters.
-    num_clients: N, the number of all clients, taking part in a round or not.
-    num_examples: n, the examples of all clients together.
+    num_clients: N, the number of all clients that train, whether in a round or not.
+    num_examples: n, the examples of these together.
     model_aggregator: Replaces the mean of the updates. h is kept up by what it gives, so
       that by one that clips, leaves out or adds noise h is no longer the mean of l_i.
 

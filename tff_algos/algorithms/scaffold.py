@@ -64,7 +64,7 @@ def build_scaffold(
   Args:
     model: The model to train.
     hparams: The hyper-parameters.
-    num_clients: N, the number of all clients, taking part in a round or not.
+    num_clients: N, the number of all clients that train, whether in a round or not.
     model_aggregator: Replaces the weighted mean of the models' updates; the control
       variates keep their mean, of which they are defined.
 

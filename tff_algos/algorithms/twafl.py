@@ -118,8 +118,8 @@ def build_twafl(
   Args:
     model: The model to train.
     hparams: The hyper-parameters.
-    num_clients: The number of all clients, taking part in a round or not.
-    num_examples: The examples of all clients together.
+    num_clients: The number of all clients that train, whether in a round or not.
+    num_examples: The examples of these together.
     sum_factory: Replaces the sum of what the round's clients add to the averages, of each
       part, by another way to sum, such as `tff.aggregators.SecureSumFactory`. There is no
       `model_aggregator`: of the server's sums over all clients' last uploads a client

@@ -54,7 +54,18 @@ def model_update(
   examples: Examples,
   client_state: Any = (),
 ) -> ClientResult:
-  """The message of most algorithms: the model's change w_i - x, and the training loss."""
+  """The message of most algorithms: the model's change w_i - x, and the training loss.
+
+  Args:
+    client_weighting: What it counts for, see `client_weight`.
+    received: x, the model that the client has got.
+    result: What its training gave.
+    examples: The client's.
+    client_state: Its new state.
+
+  Raises:
+    InputError: `client_weighting` is another word, or the weights are not of one shape.
+  """
   return ClientResult(
     message=OrderedDict(model=tree_math.subtract(result.weights, received)),
     weight=OrderedDict(model=client_weight(client_weighting, examples)),

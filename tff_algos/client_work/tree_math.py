@@ -70,7 +70,10 @@ def norm(a: Weights) -> tf.Tensor:
 
 
 def clip(a: Weights, max_norm: Any) -> Weights:
-  """The weights, scaled down to the norm `max_norm` where theirs is larger."""
+  """The weights, scaled down to the norm `max_norm` where theirs is larger.
+
+  Those of a norm whose square float32 does not hold, above 1.8e19, become zeros.
+  """
   length = norm(a)
   scale = tf.minimum(1.0, tf.math.divide_no_nan(max_norm, length))
   scale = tf.where(length > 0, scale, 1.0)

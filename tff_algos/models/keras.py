@@ -52,7 +52,7 @@ def from_keras(
 
   Warns:
     InputWarning: The model ends in a softmax or sigmoid, and `loss` takes logits; or
-      `loss` makes of an example what depends on the others of its batch.
+      `loss` or a metric makes of an example what depends on the others of its batch.
 
   Raises:
     InputError: The model is not built, has no trainable weight, does not take the

@@ -51,8 +51,8 @@ class Settings:
     clients_per_round: The size of the cohort, drawn uniformly without replacement.
     seed: The run's seed, >= 0.
     eval_every: Evaluate after every so many rounds, and after the last.
-    checkpoint_every: Write a checkpoint after every so many rounds; 0: only when the run
-      is stopped.
+    checkpoint_every: Write a checkpoint after every so many rounds, and at the end or
+      where the run stops or fails; 0: only then.
     checkpoint_folder: Where checkpoints go; None: nowhere.
     stop: What ends the run before its last round; None: only `should_stop`.
     availability: What keeps clients of a cohort from counting in its round.
@@ -194,9 +194,10 @@ def simulate(
       a client has a label for which the model has no output, the checkpoint belongs to
       another model or algorithm or its run began with something else that has to be the
       same, a new run's folder holds checkpoints, another run writes to it or it cannot be
-      written to, checkpoints do not hold a dtype of the states, evaluation does not give
-      what the run is to stop or to keep the best model by, or the process does not take
-      the learning rate schedule.
+      written to, there is no folder to resume from, checkpoints do not hold a dtype of
+      the states, evaluation does not give what the run is to stop or to keep the best
+      model by, or cannot be of the process's model, or the process does not take the
+      learning rate schedule.
     DamagedError: A client's file does not hold what `write_clients` wrote, or every
       checkpoint is damaged.
   """

@@ -87,7 +87,9 @@ def compose_process(
       rounds with an `Estimation`, whose means reach all clients before the check.
 
   Warns:
-    InputWarning: A hyper-parameter is not at its default, and nothing reads it.
+    InputWarning: A hyper-parameter is not at its default, and nothing reads it; or a
+      function reads a tunable one as a number; or the model's part is added up, not
+      averaged.
 
   Raises:
     InputError: `model`, `hparams` or an aggregator is something else, or `norm_limit` not

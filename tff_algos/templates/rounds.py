@@ -140,7 +140,7 @@ class Round(NamedTuple):
       `aggregate` maps each part of the message to its aggregate and `num_clients` is a
       float32 scalar, the number of clients whose message was accepted.
     distribute: `(variables) -> parts` that the server sends to each client.
-    estimation: Exchanges before that.
+    estimation: Exchanges before the clients' real work; None: there are none.
     takes_memories: Whether the server can go on with what absent clients have sent
       before, as a `TemporalWeightingFactory` has it.
   """
