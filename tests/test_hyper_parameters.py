@@ -238,6 +238,19 @@ def test_values_that_nothing_has_read_are_those_that_were_given():
   assert list(hyper_parameters.unread_values(Example(count=4))) == ["count"]
 
 
+def test_fixed_values_are_tunable_ones_that_no_copy_was_asked_for():
+  hparams = Example(count=4, rate=0.75, share=0.25)
+  assert not hyper_parameters.fixed_values(hparams)  # Nothing was read.
+  assert (hparams.count, hparams.rate, hparams.share) == (4, 0.75, 0.25)
+  changed = hyper_parameters.with_values(hparams, {"rate": 0.5, "share": 0.5})
+  again = hyper_parameters.with_values(changed, {"rate": 0.125})
+  assert again.rate == 0.125
+  assert hyper_parameters.fixed_values(hparams) == {"share": 0.25}
+  default = Example()
+  assert default.rate == 0.5 and not hyper_parameters.fixed_values(default)
+  assert not hyper_parameters.fixed_values(copy.copy(hparams))
+
+
 def test_who_has_not_been_told_who_reads_it_has_no_unread_values():
   hparams = Example(count=4)
   for other in (copy.copy(hparams), copy.deepcopy(hparams), _pickled(hparams)):

@@ -14,7 +14,7 @@ import dataclasses
 import math
 import re
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Optional, TypeVar
 
 import numpy as np
@@ -103,7 +103,7 @@ class HyperParameters:
   """
 
   # Apart from the fields: whoever asks for `vars` is to find these alone.
-  __slots__ = ("_read",)
+  __slots__ = ("_read", "_read_in_rounds")
 
   def __post_init__(self) -> None:
     check_fields(type(self))
@@ -115,6 +115,7 @@ class HyperParameters:
       object.__setattr__(self, field.name, value)
       _check_range(field, value)
     object.__setattr__(self, "_read", set())
+    object.__setattr__(self, "_read_in_rounds", set())
 
   def __getattribute__(self, name: str) -> Any:
     value = super().__getattribute__(name)
@@ -125,6 +126,7 @@ class HyperParameters:
       numbers = _numbers.get()
       if numbers is not None and is_tunable and isinstance(value, float):
         numbers[name] = value
+        self._read_in_rounds.add(name)  # Of which is warned already.
     return value
 
   # For copies and pickles, of which nobody has read anything.
@@ -132,7 +134,7 @@ class HyperParameters:
     slots = {n for kind in type(self).__mro__ for n in vars(kind).get("__slots__", ())}
     held = {n: object.__getattribute__(self, n) for n in slots if hasattr(self, n)}
     held.update(getattr(self, "__dict__", {}))
-    return {name: value for name, value in held.items() if name != "_read"}
+    return {n: v for n, v in held.items() if n not in HyperParameters.__slots__}
 
   def __setstate__(self, state: Mapping[str, Any]) -> None:
     for name, value in state.items():
@@ -261,7 +263,24 @@ def unread_values(hparams: HyperParameters) -> OrderedDict[str, Any]:
   read = getattr(hparams, "_read", None)
   if read is None:
     return OrderedDict()
-  fields = [f for f in dataclasses.fields(hparams) if f.name not in read]
+  read = read | hparams._read_in_rounds
+  return _given(hparams, lambda f: f.name not in read)
+
+
+def fixed_values(hparams: HyperParameters) -> OrderedDict[str, Any]:
+  """The tunable fields that are not at their defaults, and that no round's `h` gives.
+
+  They were read, but from what the builder was given, which `set_hparams` never changes.
+  """
+  read, in_rounds = (getattr(hparams, n, set()) for n in HyperParameters.__slots__)
+  others = read - in_rounds
+  return _given(hparams, lambda f: f.metadata["tunable"] and f.name in others)
+
+
+def _given(
+  hparams: HyperParameters, is_asked: Callable[[dataclasses.Field[Any]], bool]
+) -> OrderedDict[str, Any]:
+  fields = filter(is_asked, dataclasses.fields(hparams))
   values = ((f, object.__getattribute__(hparams, f.name)) for f in fields)
   return OrderedDict((f.name, value) for f, value in values if value != f.default)
 
@@ -269,8 +288,10 @@ def unread_values(hparams: HyperParameters) -> OrderedDict[str, Any]:
 def with_values(hparams: _H, values: Mapping[str, Any]) -> _H:
   """A copy whose fields hold `values` unchecked: tensors, inside a computation."""
   changed = copy.copy(hparams)
-  if (read := getattr(hparams, "_read", None)) is not None:
-    object.__setattr__(changed, "_read", read)  # An algorithm's functions get the copy.
+  if (read := getattr(hparams, "_read_in_rounds", None)) is not None:
+    # An algorithm's functions get the copy.
+    for name in HyperParameters.__slots__:
+      object.__setattr__(changed, name, read)
   for name, value in values.items():
     object.__setattr__(changed, name, value)
   return changed

@@ -88,6 +88,35 @@ def test_hyper_parameter_that_nothing_reads_is_warned_of():
     tff_algos.build_fed_avg(_model(), tff_algos.FedProxHparams(mu=100.0, epochs=2))
 
 
+def test_tunable_one_that_only_the_builder_reads_is_warned_of():
+  """A schedule would change nothing, without a word."""
+
+  def build(hparams):
+    rate = hparams.learning_rate
+
+    def client_update(received, client_state, examples, seed, h):
+      del examples, seed, h
+      change = tuple(-rate * w for w in received["model"])
+      return tff_algos.ClientResult({"model": change}, {"model": 1.0}, client_state, {})
+
+    def server_update(variables, aggregate, num_clients, h):
+      del num_clients
+      step = h.server_learning_rate
+      weights = tff_algos.tree_math.add_scaled(variables.model, step, aggregate["model"])
+      return tff_algos.ServerVariables(weights, ())
+
+    return tff_algos.compose_process(
+      _model(),
+      hparams,
+      rounds=tff_algos.Round(client_update, server_update),
+      aggregators={"model": None},
+    )
+
+  words = r"^learning_rate=0\.25 of FedAvgHparams is read by no function of the rounds"
+  with pytest.warns(InputWarning, match=words):
+    build(tff_algos.FedAvgHparams(learning_rate=0.25))
+
+
 @pytest.mark.parametrize(
   "name, values",
   [

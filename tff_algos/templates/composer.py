@@ -87,9 +87,9 @@ def compose_process(
       rounds with an `Estimation`, whose means reach all clients before the check.
 
   Warns:
-    InputWarning: A hyper-parameter is not at its default, and nothing reads it; or a
-      function reads a tunable one as a number; or the model's part is added up, not
-      averaged.
+    InputWarning: A hyper-parameter is not at its default, and nothing reads it, or, of a
+      tunable one, no function from its `h`; or a function reads a tunable one as a
+      number; or the model's part is added up, not averaged.
 
   Raises:
     InputError: `model`, `hparams` or an aggregator is something else, or `norm_limit` not
@@ -195,14 +195,21 @@ def compose_process(
     )
 
   process = over(composition.files)
-  unread = hyper_parameters.unread_values(hparams)
-  if unread:
-    values = ", ".join(f"{name}={value!r}" for name, value in unread.items())
-    warnings.warn(
-      f"{values} of {type(hparams).__name__} changes no round, as nothing has read it "
-      "by the time that the process is composed: give the builder hyper-parameters of "
-      "its algorithm's own class, read it sooner, or leave it at its default.",
-      InputWarning,
-      stacklevel=3,
-    )
+  for found, said in (
+    (
+      hyper_parameters.unread_values(hparams),
+      "changes no round, as nothing has read it by the time that the process is "
+      "composed: give the builder hyper-parameters of its algorithm's own class, read it "
+      "sooner, or leave it at its default.",
+    ),
+    (
+      hyper_parameters.fixed_values(hparams),
+      "is read by no function of the rounds from its h, so that set_hparams and schedules "
+      "change nothing: read it there, or leave it at its default.",
+    ),
+  ):
+    if found:
+      values = ", ".join(f"{name}={value!r}" for name, value in found.items())
+      whose = type(hparams).__name__
+      warnings.warn(f"{values} of {whose} {said}", InputWarning, stacklevel=3)
   return process
