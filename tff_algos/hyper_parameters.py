@@ -272,8 +272,8 @@ def fixed_values(hparams: HyperParameters) -> OrderedDict[str, Any]:
 
   They were read, but from what the builder was given, which `set_hparams` never changes.
   """
-  read, in_rounds = (getattr(hparams, n, set()) for n in HyperParameters.__slots__)
-  others = read - in_rounds
+  read: set[str] = getattr(hparams, "_read", set())
+  others = read - getattr(hparams, "_read_in_rounds", set())
   return _given(hparams, lambda f: f.metadata["tunable"] and f.name in others)
 
 

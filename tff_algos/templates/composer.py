@@ -204,8 +204,8 @@ def compose_process(
     ),
     (
       hyper_parameters.fixed_values(hparams),
-      "is read by no function of the rounds from its h, so that set_hparams and schedules "
-      "change nothing: read it there, or leave it at its default.",
+      "is read by no function of the rounds from its h, so that set_hparams and "
+      "schedules change nothing: read it there, or leave it at its default.",
     ),
   ):
     if found:
