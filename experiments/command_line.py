@@ -23,6 +23,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -204,7 +205,13 @@ def _format_warning(message, category, *source, **more) -> str:
 
 @contextlib.contextmanager
 def handling_stops(handle: Callable[[int, Any], None]) -> Iterator[None]:
-  """Calls `handle(number, frame)` at Ctrl-C, SIGTERM and, but under nohup, SIGHUP."""
+  """Calls `handle(number, frame)` at Ctrl-C, SIGTERM and, but under nohup, SIGHUP.
+
+  Outside of the main thread, which alone gets signals, nothing is handled.
+  """
+  if threading.current_thread() is not threading.main_thread():
+    yield
+    return
   terminals = [fd for fd in (1, 2) if os.isatty(fd)]
 
   def handle_hangup(number: int, frame: Any) -> None:

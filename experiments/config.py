@@ -238,7 +238,7 @@ def make_config(
     if given.get(name, 0) > most:
       raise InputError(f"{name} must be at most {most:,}; found {given[name]}.")
   num_clients = given.get("num_clients", row.num_clients)
-  stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+  stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")[:-3]
   defaults: dict[str, Any] = dict(
     run_dir=f"runs/{stamp}-{row.name}-{algorithm_row.name}",
     partition=row.partition,

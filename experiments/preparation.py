@@ -153,18 +153,6 @@ def _build(
   """The process of a run, by its settings; older folders have fewer of them."""
   algorithm = algorithms_registry.get(flags["algorithm"])
   process = algorithm.build(model, hparams, **numbers, aggregator=_aggregator(flags))
-  if not isinstance(process, StatefulProcess):
-    raise InputError(
-      f"The builder of {algorithm.name} gives a {type(process).__name__}: it must give a "
-      "tff_algos.StatefulProcess, as compose_process and from_learning_process do."
-    )
-  if algorithm.is_personal != (process.personal_model is not None):
-    has = "no" if algorithm.is_personal else "a"
-    raise InputError(
-      f"{algorithm.name} has {has} personal_model, but its row has is_personal="
-      f"{algorithm.is_personal}: give its process one by with_personal_model, or change "
-      "the row."
-    )
   if flags.get("norm_limit") is not None:
     process = process.recomposed(norm_limit=flags["norm_limit"])
   return process
@@ -246,11 +234,12 @@ def _check_metrics(config: Config, model: Model) -> None:
       f"The run is to stop by {wanted}, which the task's model does not measure: "
       f"choose one of {', '.join(known)}."
     )
-  if config.eval_clients_every and "accuracy" not in known:
-    raise InputError(
-      "eval_clients_every is about accuracy, which the task's model does not measure: "
-      "leave it out."
-    )
+  for name in ("eval_clients_every", "target_accuracy"):
+    if getattr(config, name) and "accuracy" not in known:
+      raise InputError(
+        f"{name} is about accuracy, which the task's model does not measure: leave it "
+        "out."
+      )
 
 
 def process_of(run_dir: str, manifest: dict[str, Any], model: Model) -> StatefulProcess:

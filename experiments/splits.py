@@ -65,7 +65,7 @@ def run(request: Request) -> None:
     "num_clients": num_clients,
     "partition_seed": request.partition_seed,
   }
-  folder.check({"flags": settings})
+  folder.check_begun_with("partitions", settings, heading="flags")
   with loading.reading(task):
     data = dataset_lib.check(task.load_data(request.data_dir, cache_dir))
   drawn = []
@@ -81,6 +81,8 @@ def run(request: Request) -> None:
     drawn.append(((spec, *found, len(split.left_over)), counts))
   counted = "labels" if data.train_y.ndim > 1 else "examples"
   with folder.alone():
+    # Another one may have begun since.
+    folder.check_begun_with("partitions", settings, heading="flags")
     folder.begin({"flags": settings, "note": data.note})
     rows = [row for row, _ in drawn]
     with durable_files.new_file(folder.file("table.csv"), "w", newline="") as f:

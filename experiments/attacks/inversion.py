@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from experiments import command_line
 from experiments.attacks import inversion_report
+from experiments.attacks.lies import check_names
 from experiments.config import make_hparams
 from experiments.preparation import RunWeights, check_model, newest_weights
 from experiments.run_folder import fingerprints
@@ -109,6 +110,7 @@ def prepare(request: Request) -> Prepared:
     raise InputError("--algorithms is empty: name at least one.")
   task = tasks_registry.get(request.task)
   rows = [algorithms_registry.get(name) for name in request.algorithms]
+  check_names(rows)
   given = [request.hparams.get(name, {}) for name in request.algorithms]
   all_hparams = [_hparams(row, task, own) for row, own in zip(rows, given)]
   manifest = {}
@@ -157,6 +159,11 @@ def prepare(request: Request) -> Prepared:
 
   def upload_of(row, hparams):
     process = row.build(attacked, hparams, **population)
+    if not process.composed_of:
+      raise InputError(
+        f"What a client of {row.name} sends is not known, as compose_process has not "
+        "made its process: leave it out."
+      )
     state = process.initialize()
     given = process.get_model_weights(state)._replace(trainable=list(weights))
     state = process.set_model_weights(state, given)

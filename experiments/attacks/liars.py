@@ -16,6 +16,7 @@ import tensorflow as tf
 from experiments.attacks.lies import HONEST, Lie
 from tff_algos.client_work import tree_math
 from tff_algos.client_work.model_update import ClientResult
+from tff_algos.errors import InputError
 from tff_algos.simulation import seeds
 from tff_algos.templates.client_results import RememberingClient
 from tff_algos.templates.rounds import ClientUpdate, Round
@@ -43,8 +44,16 @@ def let_lie(process: StatefulProcess, **changed: Any) -> StatefulProcess:
   Args:
     process: Composed by `compose_process`.
     **changed: Other arguments of that.
+
+  Raises:
+    InputError: It is not, or a value is out of range.
   """
   given = process.composed_of
+  if not given:
+    raise InputError(
+      "Clients can lie only in a process that compose_process has made: leave this "
+      "algorithm out."
+    )
   init_client = given["init_client"]
 
   def init_any() -> MayLie:

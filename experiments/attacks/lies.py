@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
+import numpy as np
+
 from tff_algos import spellings
 from tff_algos.aggregators import table as aggregators
 from tff_algos.errors import InputError
@@ -156,18 +158,35 @@ def check_share(liars: float) -> None:
     raise InputError(f"liars must be above 0 and below 1; found {liars:g}.")
 
 
+def check_names(rows: Sequence[Any]) -> None:
+  """Raises `InputError` for two algorithms of one name, by which results are kept."""
+  names = [row.name for row in rows]
+  for name in names:
+    if names.count(name) > 1:
+      raise InputError(
+        f"Two of the algorithms are called {name}: give yours another name, or leave one "
+        "out."
+      )
+
+
 def _check_any(flag: str, words: Sequence[str], known: Mapping[str, Any]) -> None:
   if not words:
     raise InputError(f"--{flag} is empty: name at least one of {', '.join(known)}.")
 
 
+def _as_float32(value: float) -> float:
+  """As it is multiplied with what clients send."""
+  with np.errstate(over="ignore"):
+    return float(np.float32(value))
+
+
 def _finite(name: str, value: float) -> float:
-  if not math.isfinite(value):
-    raise InputError(f"{name} must be finite; found {value:g}.")
+  if not math.isfinite(_as_float32(value)):
+    raise InputError(f"{name} must be a finite float32; found {value:g}.")
   return value
 
 
 def _above_0(name: str, value: float) -> float:
-  if not 0 < value < math.inf:
-    raise InputError(f"{name} must be finite and above 0; found {value:g}.")
+  if not 0 < _as_float32(value) < math.inf:
+    raise InputError(f"{name} must be a finite float32 above 0; found {value:g}.")
   return value

@@ -14,7 +14,14 @@ import numpy as np
 from experiments import command_line
 from experiments.attacks import liars as liars_lib
 from experiments.attacks import lying_report
-from experiments.attacks.lies import HONEST, NOBODY, Defence, Lie, Request
+from experiments.attacks.lies import (
+  HONEST,
+  NOBODY,
+  Defence,
+  Lie,
+  Request,
+  check_names,
+)
 from experiments.attacks.lying_report import Run
 from experiments.config import make_hparams
 from experiments.run_folder import fingerprints
@@ -144,6 +151,7 @@ def prepare(request: Request) -> Prepared:
   """
   task = tasks_registry.get(request.task)
   rows = [algorithms_registry.get(name) for name in request.algorithms]
+  check_names(rows)
   for row in rows:
     if row.is_personal:
       raise InputError(
@@ -181,19 +189,23 @@ def prepare(request: Request) -> Prepared:
 
     return build
 
+  takes_limit = {}
+  for row in rows:  # What an algorithm does not take is found out now.
+    process = liars_lib.let_lie(row.build(model, hparams[row.name], **numbers))
+    kinds = process.composed_of["rounds"].values()
+    takes_limit[row.name] = all(kind.estimation is None for kind in kinds)
   builders = {
     (row.name, word): builder(row, defence)
     for row in rows
     for word, defence in request.defences.items()
-    if defence.aggregator is None or row.takes_aggregator
+    if (defence.aggregator is None or row.takes_aggregator)
+    and (defence.norm_limit is None or takes_limit[row.name])
   }
   if not builders:
     raise InputError(
-      f"{', '.join(request.algorithms)} take no aggregator, and there is no other "
-      "defence: add none or norm_limit to --defences."
+      f"{', '.join(request.algorithms)} take none of the defences: add none to "
+      "--defences."
     )
-  for row in rows:  # A model that an algorithm does not take is found out now.
-    row.build(model, hparams[row.name], **numbers)
   population = Population(
     clients,
     evaluation.build_evaluation(model, loaded.test_x, loaded.test_y),

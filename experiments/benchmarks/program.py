@@ -74,7 +74,7 @@ def run(request: Request) -> int:
   algorithms = _choose("algorithm", request.algorithms, registry.get)
   chosen = _choose("framework", request.frameworks, _check_framework)
   _check_runs_any(chosen, algorithms)
-  stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+  stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")[:-3]
   out = f"runs/benchmark-{stamp}" if request.out is None else request.out
   _make_out(out)
   # Else the client files would stay behind.

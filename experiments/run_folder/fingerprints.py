@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import pathlib
@@ -101,7 +102,7 @@ def of_all(
 
 def _of_files(name: str, *parts: Any) -> dict[str, str]:
   named = [name.partition(":")[0]]
-  named += (getattr(part, "__module__", "tff_algos") for part in parts)
+  named += (getattr(_function_of(part), "__module__", "tff_algos") for part in parts)
   ours = ("tff_algos", "tasks", "experiments")
   own = (m for m in dict.fromkeys(named) if m.partition(".")[0] not in ours)
   files = {m: getattr(sys.modules[m], "__file__", None) for m in own}
@@ -110,6 +111,13 @@ def _of_files(name: str, *parts: Any) -> dict[str, str]:
     for module, file in files.items()
     if file
   }
+
+
+def _function_of(part: Any) -> Any:
+  """Of a partial what it calls, whose module is the author's."""
+  while isinstance(part, functools.partial):
+    part = part.func
+  return part
 
 
 def _of_clients(clients: ClientDirectory) -> str:

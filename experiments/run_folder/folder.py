@@ -87,12 +87,15 @@ class RunFolder:
       return None
     return read_manifest(self.path, f"choose another {self._flag}")
 
-  def check_begun_with(self, own: str, settings: Mapping[str, Any]) -> None:
+  def check_begun_with(
+    self, own: str, settings: Mapping[str, Any], *, heading: str = "settings"
+  ) -> None:
     """Looks, before anything that takes long, whether to go on with the folder.
 
     Args:
       own: A setting that no other program has.
-      settings: Those of the heading "settings" that are known already.
+      settings: Those of the heading that are known already.
+      heading: What the program has its settings under.
 
     Raises:
       InputError: The folder holds something else: of another program, whose headings
@@ -101,11 +104,11 @@ class RunFolder:
     held = self.read()
     if held is None:
       return
-    if not isinstance(held.get("settings"), dict) or own not in held["settings"]:
+    if not isinstance(held.get(heading), dict) or own not in held[heading]:
       raise InputError(
         f"{self.path} holds results of another program: choose another {self._flag}."
       )
-    self.check({"settings": settings})
+    self.check({heading: settings})
 
   def check(self, manifest: Mapping[str, Any], *, free: Collection[str] = ()) -> bool:
     """Whether the folder was begun with these very settings.

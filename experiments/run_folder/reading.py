@@ -130,7 +130,12 @@ _OF_TRACKERS = {"mlruns", "wandb"}
 
 def _find(path: str) -> list[str]:
   found = []
-  for folder, below, files in os.walk(path):
+  seen: set[str] = set()
+  for folder, below, files in os.walk(path, followlinks=True):
+    if os.path.realpath(folder) in seen:  # By a link, which may go round in circles.
+      below.clear()
+      continue
+    seen.add(os.path.realpath(folder))
     is_run = {CONFIG, records.METRICS} <= set(files)
     below[:] = sorted({*below} - _OF_TRACKERS - ({CHECKPOINTS} if is_run else set()))
     if is_run:

@@ -84,7 +84,8 @@ def parse(argv: Sequence[str]) -> list[str]:
   """
   argv = training_flags.with_flag_files(argv)
   default = ",".join(flags.FLAGS["algorithms"].default)
-  names = training_flags.value_in(argv, "algorithms", default).split(",")
+  given = training_flags.value_in(argv, "algorithms", default)
+  names = [name.strip() for name in given.split(",")]
   training_flags.define_hparam_flags(
     [algorithms_registry.get(name) for name in dict.fromkeys(names)]
   )

@@ -49,6 +49,20 @@ def test_program_writes_table_and_pictures(run, tmp_path):
   assert len(json.loads((out / "config.json").read_text())["sessions"]) == 2
 
 
+def test_folder_of_a_run_of_the_same_task_is_refused_and_stays(run, tmp_path):
+  """Else the run could be neither read nor resumed."""
+  out = tmp_path / "run"
+  out.mkdir()
+  flags = {"algorithm": "fedavg", "task": "digits_cnn", "num_clients": 5, "rounds": 3}
+  (out / "config.json").write_text(json.dumps({"flags": flags, "sessions": []}))
+  before = (out / "config.json").read_bytes()
+  done = run(out, "--partitions=iid")
+  assert done.status == 2 and done.err.count("\n") == 1
+  assert "holds results of another program: choose another --out" in done.err
+  assert [path.name for path in out.iterdir()] == ["config.json"]
+  assert (out / "config.json").read_bytes() == before
+
+
 _SEQUENCES = """
 import numpy as np
 from tasks.datasets.dataset import Dataset

@@ -9,9 +9,10 @@ import pytest
   "flag, said",
   [
     ("--attacks=flipped", "there is no attack named 'flipped'"),
-    ("--attacks=scaled:factor=inf", "factor must be finite"),
+    ("--attacks=scaled:factor=inf", "factor must be a finite float32; found"),
+    ("--attacks=random:factor=1e39", "factor must be a finite float32 above 0; found"),
     ("--attacks=scaled:factor=1", "changes nothing"),
-    ("--attacks=random:factor=0", "factor must be finite and above 0"),
+    ("--attacks=random:factor=0", "factor must be a finite float32 above 0"),
     ("--attacks=", "--attacks is empty"),
     ("--defences=krum", "there is no defence named 'krum'"),
     ("--defences=norm_limit:times=1", "norm_limit:times must be finite and above 1"),

@@ -149,6 +149,27 @@ def test_a_process_of_tffs_that_measures_nothing_trains(run_forked, tmp_path):
   assert all(float(row["test_accuracy"]) > 0 for row in metrics(run_dir))
 
 
+@pytest.mark.parametrize("program", ["lying_clients.py", "gradient_inversion.py"])
+def test_attacks_refuse_a_process_of_tffs_in_one_sentence(
+  fork_program, tmp_path, program
+):
+  flags = {
+    "lying_clients.py": ["--rounds=1", "--num_clients=4", "--clients_per_round=2"],
+    "gradient_inversion.py": ["--num_examples=1"],
+  }
+  shutil.copy(ROOT / "tests/own_algorithms.py", tmp_path)
+  done = fork_program(
+    program,
+    "--task=digits_cnn",
+    "--algorithms=own_algorithms:build_stock",
+    f"--out={tmp_path / 'out'}",
+    *flags[program],
+    cwd=tmp_path,
+  )
+  assert done.status == 2 and "compose_process has" in done.err.splitlines()[-1]
+  assert "defect" not in done.err and not (tmp_path / "out").exists()
+
+
 def test_another_runtime_takes_the_folder_of_one_that_could_do_no_round(
   run_forked, tmp_path
 ):

@@ -190,6 +190,10 @@ _MISTAKES = {
     ["loss_epsilon", "the loss of own is another"],
   ),
   "what the model does not measure": (["--stop_at=f1:0.9"], ["f1", "loss, accuracy"]),
+  "target of what is not measured": (
+    ["--target_accuracy=0.9", "--task=own_tasks:no_accuracy"],
+    ["target_accuracy is about accuracy, which the task's model does not measure"],
+  ),
 }
 
 

@@ -123,6 +123,7 @@ def test_fewer_rounds_do_not_take_its_place(swept, fork_program):
   [
     (["--algorithms=fedavg,fedagv"], "fedagv"),
     (["--algorithms=fedavg,fedavg"], "--algorithms gives fedavg twice"),
+    (["--algorithms=fedavg, fedavg"], "--algorithms gives fedavg twice"),
     (["--seeds=0,1,0"], "--seeds gives 0 twice"),
     (["--seeds=0,-1"], "--seeds must be whole numbers >= 0"),
     (["--seeds="], "--seeds must be whole numbers"),

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from concurrent import futures
 
 import pytest
 from absl import flags
@@ -213,6 +214,19 @@ def test_help_is_no_failure():
 
 
 # --- Signals ------------------------------------------------------------------------
+
+
+def test_outside_of_the_main_thread_no_signal_is_handled():
+  """Where a search runs several trials at once."""
+
+  def work() -> str:
+    with command_line.handling_stops(lambda number, frame: None):
+      return "done"
+
+  before = signal.getsignal(signal.SIGTERM)
+  with futures.ThreadPoolExecutor(1) as pool:
+    assert pool.submit(work).result() == "done"
+  assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_closed_terminal_is_one_signal_and_nothing_is_written_to_it(tmp_path):

@@ -147,6 +147,34 @@ def test_events_of_before_go_whatever_the_folders_name(tmp_path):
   assert len(os.listdir(folder / "tensorboard")) == 1
 
 
+def test_events_of_before_stay_where_none_are_written(tmp_path):
+  """A run that is resumed with another tracker, or none."""
+  _write(tmp_path, [], [_record(1)]).close()
+  found = _events(tmp_path)
+  assert found
+  writer = records.RecordWriter(str(tmp_path), _COLUMNS, with_events=False)
+  writer.start([_record(1)])
+  writer.close()
+  assert _events(tmp_path) == found
+
+
+def test_title_with_dollars_is_drawn(tmp_path):
+  """As of a data set's note, which Matplotlib would read as a formula."""
+  path = tmp_path / "traffic.png"
+  title = "a $5_{ $x^^ note"
+  records.draw_traffic([_sent(1, 0.5, down_model=4)], str(path), title=title)
+  assert path.exists()
+
+
+def test_json_of_numpys_numbers_is_pythons(tmp_path):
+  path = str(tmp_path / "a.json")
+  records.write_json(path, {"a": np.int64(3), "b": [np.float32(0.5), np.bool_(True)]})
+  with open(path) as f:
+    assert json.load(f) == {"a": 3, "b": [0.5, True]}
+  with pytest.raises(TypeError):
+    records.write_json(path, {"a": object()})
+
+
 def test_nothing_is_written_outside_the_folder_and_closing_twice_is_fine(tmp_path):
   folder = tmp_path / "run"
   folder.mkdir()

@@ -167,7 +167,7 @@ def draw_heat_map(
     f"{title}\n{num_clients:,} client{'s' * (num_clients > 1)}, {size_text}, "
     f"mean Wasserstein distance {mean_wasserstein_distance(counts):.2f}",
     fontsize="medium",
-  )
+  ).set_parse_math(False)  # A "$" is a "$".
 
   size_axes.stairs(
     sizes[order], np.arange(num_clients + 1) - 0.5, fill=True, color="tab:gray"
@@ -264,7 +264,7 @@ def draw_columns(
   axes.zaxis.set_major_locator(ticker.MaxNLocator(5, integer=True))
   few = len(shown) < num_clients
   which = f"the first {len(shown)} of {num_clients:,} clients" if few else "all clients"
-  fig.suptitle(f"{title}\n{which}", fontsize="medium")
+  fig.suptitle(f"{title}\n{which}", fontsize="medium").set_parse_math(False)
   durable_files.save_picture(fig, path)
 
 

@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -52,9 +53,9 @@ class RecordWriter:
 
     events = os.path.join(self._run_dir, EVENTS)
     path = os.path.join(self._run_dir, METRICS)
-    for old in glob.glob(os.path.join(glob.escape(events), "events.out.tfevents.*")):
-      os.remove(old)
     if self._with_events:
+      for old in glob.glob(os.path.join(glob.escape(events), "events.out.tfevents.*")):
+        os.remove(old)
       self._events = tf.summary.create_file_writer(events)
     with durable_files.writing(path):
       # Closed by `close`.
@@ -172,9 +173,9 @@ def bytes_by_part(records: Sequence[Record]) -> dict[str, dict[str, int]]:
 
 
 def write_json(path: str, content: Any) -> None:
-  """Writes indented JSON."""
+  """Writes indented JSON, of NumPy's numbers what Python's would be."""
   with durable_files.new_file(path, "w") as f:
-    json.dump(content, f, indent=2)
+    json.dump(content, f, indent=2, default=np.generic.item)
     f.write("\n")
 
 
@@ -235,7 +236,7 @@ def draw_traffic(records: Sequence[Record], path: str, *, title: str) -> None:
   bars.set_yticks(range(len(parts)), [f"{d}: {p}" for d, p, _ in reversed(parts)])
   bars.set_xlim(0, 1.25 * max(count for *_, count in parts) / 1e6)
   bars.set(xlabel="megabytes")
-  figure.suptitle(title)
+  figure.suptitle(title).set_parse_math(False)  # A "$" is a "$".
   durable_files.save_picture(figure, path)
 
 

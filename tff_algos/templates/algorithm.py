@@ -88,10 +88,27 @@ class Algorithm(NamedTuple):
       aggregator: Takes the place of its own for the model's part; None: none does.
 
     Raises:
-      InputError: It takes no aggregator, or a value is out of range.
+      InputError: It takes no aggregator, a value is out of range, or its builder gives
+        no `StatefulProcess`, or one that is not as the row says.
     """
+    # Here, as a class of TFF is its base, without which algorithms can be listed.
+    from tff_algos.templates.stateful_process import StatefulProcess
+
     needed = self._asked(num_clients=num_clients, num_examples=num_examples)
-    if aggregator is None:
-      return self.builder(model, hparams, **needed)
-    self.check_aggregator()
-    return self.builder(model, hparams, model_aggregator=aggregator, **needed)
+    if aggregator is not None:
+      self.check_aggregator()
+      needed["model_aggregator"] = aggregator
+    process = self.builder(model, hparams, **needed)
+    if not isinstance(process, StatefulProcess):
+      raise InputError(
+        f"The builder of {self.name} gives a {type(process).__name__}: it must give a "
+        "tff_algos.StatefulProcess, as compose_process and from_learning_process do."
+      )
+    if self.is_personal != (process.personal_model is not None):
+      has = "no" if self.is_personal else "a"
+      raise InputError(
+        f"{self.name} has {has} personal_model, but its row has is_personal="
+        f"{self.is_personal}: give its process one by with_personal_model, or change "
+        "the row."
+      )
+    return process

@@ -427,10 +427,25 @@ def test_processes_have_their_defences(in_process, tmp_path):
   assert found == {"median": (True, None), "norm_limit:times=3": (False, 3.0)}
 
 
+def test_a_pair_that_does_not_go_together_is_left_out(tmp_path):
+  """Found before anything is trained; by their means FedAgg's estimates reach all."""
+  defences = {"none": Defence(), "norm_limit": Defence(norm_limit=3.0)}
+  hparams = {"fedagg": {"estimates": "fixed_point"}}
+  request = _request(
+    tmp_path, algorithms=["fedagg", "fedavg"], hparams=hparams, defences=defences
+  )
+  assert set(lying.prepare(request).builders) == {
+    ("fedagg", "none"),
+    ("fedavg", "none"),
+    ("fedavg", "norm_limit"),
+  }
+
+
 @pytest.mark.parametrize(
   "wrong, said",
   [
-    (dict(algorithms=["twafl"]), "twafl take no aggregator"),
+    (dict(algorithms=["twafl"]), "twafl take none of the defences: add none"),
+    (dict(algorithms=["fedavg", "fedavg"]), "Two of the algorithms are called fedavg"),
     (dict(clients_per_round=5), r"clients_per_round must be in 1\.\.4"),
     (dict(defences={"d": Defence("trimmed_mean:share=0.5")}), "share must be at least"),
   ],

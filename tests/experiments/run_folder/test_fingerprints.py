@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import json
 import types
 
@@ -119,6 +121,18 @@ def test_another_test_set_has_another_digest_and_the_clients_their_own(load, tes
   before = fingerprints.of_data(load(_CLIENTS))
   after = fingerprints.of_data(load(_CLIENTS, test=test, folder="other"))
   assert {name for name in before if before[name] != after[name]} == {"test_set"}
+
+
+def test_code_of_ones_own_is_that_of_a_partial_too(monkeypatch, tmp_path):
+  """Else a run would be resumed with another loss."""
+  (tmp_path / "loss_of_mine.py").write_text("def make(data, seed, rate): pass\n")
+  monkeypatch.syspath_prepend(tmp_path)
+  make = importlib.import_module("loss_of_mine").make
+  wrapped = functools.partial(functools.partial(make, rate=1), seed=0)
+  name = "loss_of_mine:make"
+  found = fingerprints._of_files(name, make)
+  assert fingerprints._of_files(name, wrapped) == found
+  assert list(found) == ["loss_of_mine"]
 
 
 def test_place_in_memory_is_no_difference(load):

@@ -124,6 +124,14 @@ def test_run_without_a_round_is_read(write_run, tmp_path):
 # --- Several ------------------------------------------------------------------------
 
 
+def test_linked_runs_are_found_and_a_link_that_goes_round_ends(write_run, tmp_path):
+  write_run(tmp_path / "elsewhere/a")
+  (tmp_path / "all").mkdir()
+  (tmp_path / "all/a").symlink_to(tmp_path / "elsewhere/a")
+  (tmp_path / "all/round").symlink_to(tmp_path / "all")
+  assert len(reading.read_runs([str(tmp_path / "all")])) == 1
+
+
 def test_folders_of_runs_are_searched_and_a_run_is_read_once(write_run, tmp_path):
   write_run(tmp_path / "all/b")
   write_run(tmp_path / "all/a/deep")
