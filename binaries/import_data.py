@@ -3,7 +3,8 @@
   python binaries/import_data.py --dataset=mnist --from=DIR [--data_dir=DIR]
 
 The files are recognised by their published SHA-256, whatever their names. Exit status:
-0 if the data set is ready, 2 if not (one sentence for each problem on standard error).
+0 if the data set is ready or, with --noprepare, in the cache; 2 if not (one sentence for
+each problem on standard error).
 """
 
 from __future__ import annotations

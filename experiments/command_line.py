@@ -37,6 +37,7 @@ from tff_algos.errors import (
   InputWarning,
   UnsupportedComputationError,
   WorkerLostError,
+  first_line,
 )
 
 STOPPED_EARLY = os.EX_TEMPFAIL
@@ -53,6 +54,11 @@ _SAID_BY_ABSL = {
   r"^'utf-8' codec can't decode .*": "The --flagfile cannot be read: it is no text.",
 }
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_LONGEST_NAME = 255 - len(durable_files.UNFINISHED)
+_OF_MEMORY = (
+  "The memory is too small ({}); what was written before stays: take fewer --threads, "
+  "clients of a round or epochs, a smaller model, or a larger machine."
+)
 _REPORT_IT = (
   "This is a defect of the program and not of what it was given: please report it, with "
   "the command and the lines above."
@@ -127,6 +133,11 @@ def check_folder_of(name: str, path: str) -> None:
   if "://" in path:
     raise InputError(f"{path} cannot be the {name}: it must be a local file.")
   check_folder(f"folder of {name}", os.path.dirname(os.path.abspath(path)))
+  # Until it is whole it has a longer name.
+  if len(os.fsencode(os.path.basename(path))) > _LONGEST_NAME:
+    raise InputError(
+      f"{path} cannot be the {name}: a file's name may have {_LONGEST_NAME} bytes here."
+    )
 
 
 def check_out_file(path: str, begins: bytes) -> None:
@@ -184,6 +195,11 @@ def _end(error: Exception) -> NoReturn:
   # Which are nobody's mistake.
   if isinstance(error, OSError) and error.errno in durable_files.DISK_ERRORS:
     _fail(OSError(_of_the_disk(error)), status=1)
+  # By its name, as TensorFlow may not be imported.
+  if "ResourceExhaustedError" in {kind.__name__ for kind in type(error).__mro__}:
+    error = MemoryError(first_line(error))
+  if isinstance(error, MemoryError):
+    _fail(MemoryError(_OF_MEMORY.format(error or "no more could be had")), status=1)
   traceback.print_exception(type(error), error, error.__traceback__)
   through = own_code.passed_through(error)
   if through:

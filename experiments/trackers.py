@@ -101,12 +101,17 @@ NAMES = (TENSORBOARD, *_TRACKERS)
 def check(names: Sequence[str]) -> None:
   """Raises `InputError` for a tracker that there is not, or is not installed."""
   for name in names:
+    if names.count(name) > 1:
+      raise InputError(f"--tracker names {name} twice: give each once.")
     if name not in NAMES:
       raise InputError(
         f"There is no tracker {name!r}: choose of {', '.join(NAMES)}, or none by "
         "--tracker=."
       )
-    if name in _TRACKERS and importlib.util.find_spec(name) is None:
+    if name not in _TRACKERS:
+      continue
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:  # A folder of that name, as W&B makes one.
       raise InputError(
         f"--tracker={name} needs the package {name}, which is not installed: `uv pip "
         f"install {name}`, or leave it out."

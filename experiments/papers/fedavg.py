@@ -208,6 +208,7 @@ def build(rates: Sequence[str] = ()) -> tuple[dict[str, Item], dict[str, Item]]:
     InputError: A rate is not a positive number.
   """
   _check_rates(rates)
+  rates = [f"{float(rate):g}" for rate in rates]  # However it is written, one folder.
   tables: dict[str, Item] = {
     "1_2nn": _fractions("mnist_2nn", rates),
     "1_cnn": _fractions("mnist_cnn", rates),

@@ -33,8 +33,10 @@ def cifar10(data_dir: Optional[str], cache_dir: str) -> Dataset:
   from tasks.datasets import picture_folder, tfds_images
 
   folder = None if data_dir is None else pathlib.Path(data_dir).expanduser()
+  is_tfds = folder is None or (folder / "cifar10").is_dir()
   # A folder with the pictures' archive gets the loader's word on how to unpack it.
-  if folder is None or not ((folder / "train").is_dir() or any(folder.glob("*.tar"))):
+  has_archive = folder is not None and not is_tfds and any(folder.glob("*.tar"))
+  if folder is None or not ((folder / "train").is_dir() or has_archive):
     return tfds_images.load("cifar10", data_dir)
   is_jpeg = any((folder / "train").glob("*/*.jp*g"))
   return picture_folder.load(

@@ -202,10 +202,12 @@ def test_a_run_goes_on_without_a_service_that_fails(
   [
     ("wandb", "needs the package wandb, which is not installed"),
     ("tensorbord", "There is no tracker 'tensorbord'"),
+    ("mlflow,mlflow", "--tracker names mlflow twice"),
   ],
 )
 def test_a_tracker_that_is_not_there_is_refused(run_forked, tmp_path, tracker, said):
   run_dir, places = place(tmp_path)
+  (tmp_path / "wandb").mkdir()  # As W&B itself leaves one.
   before = "import sys; sys.modules.pop('wandb', None)"
   done = run_forked(f"--tracker={tracker}", *places, cwd=tmp_path, before=before)
   assert (done.status, done.out) == (2, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from absl import flags
 
 from experiments import command_line
+from tff_algos import durable_files
 from tff_algos.errors import InputError
 
 _REPORT_IT = command_line._REPORT_IT
@@ -97,6 +99,27 @@ def test_mistake_is_its_sentence_and_status_2(kind):
 @pytest.mark.parametrize("kind", ["UnsupportedComputationError", "WorkerLostError"])
 def test_failed_run_is_its_sentence_and_status_1(kind):
   assert _status_and_sentence(f'raise {kind}("It is lost.")') == (1, "It is lost.\n")
+
+
+@pytest.mark.parametrize(
+  "kind", ["MemoryError", "type('ResourceExhaustedError', (E,), {})"]
+)
+def test_memory_that_is_too_small_is_nobodys_defect(kind):
+  """TensorFlow's is told by its name: what ends a program must not import it."""
+  code = f"E = Exception; raise {kind}('OOM when allocating')"
+  status, said = _status_and_sentence(code)
+  assert status == 1 and said.count("\n") == 1
+  assert said.startswith("The memory is too small (OOM when allocating); what was ")
+
+
+@pytest.mark.parametrize("length, is_taken", [(244, True), (245, False), (300, False)])
+def test_a_file_whose_name_is_too_long_is_refused(tmp_path, length, is_taken):
+  path = str(tmp_path / ("a" * length))
+  refused = pytest.raises(InputError, match="--out: a file's name may have 244 bytes")
+  with contextlib.nullcontext() if is_taken else refused:
+    command_line.check_out_file(path, b"")
+    with durable_files.new_file(path, "w") as f:
+      f.write("whole")
 
 
 @pytest.mark.parametrize("kind", ["ValueError", "TypeError", "KeyError", "OSError"])

@@ -803,6 +803,13 @@ def test_cifar10_says_what_its_pictures_are(monkeypatch, tmp_path, file, said):
   assert place == ((tmp_path,) if said else ("cifar10", str(tmp_path)))
 
 
+def test_what_tfds_has_prepared_is_taken_whatever_is_beside_it(monkeypatch, tmp_path):
+  (tmp_path / "cifar10/3.0.2").mkdir(parents=True)
+  (tmp_path / "other.tar").touch()
+  monkeypatch.setattr(tfds_images, "load", lambda *given: given)
+  assert parts.cifar10(str(tmp_path), "cache") == ("cifar10", str(tmp_path))
+
+
 # --- Real data ----------------------------------------------------------------------
 
 
