@@ -253,7 +253,9 @@ def _add(
       folder.check_rounds(done, config.rounds)
     configs[place, seed] = config
   compared = [field for field in given if f"flags.{field}" not in FREE_SETTINGS]
-  held = {**hparams, **{field: getattr(config, field) for field in compared}}
+  # By their flags, as one of the user's own may be called as a setting is.
+  held = {training_flags.flag_name(row, n): value for n, value in hparams.items()}
+  held.update((field, getattr(config, field)) for field in compared)
   return Cell(place, name, task, config.rounds, held)
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 from experiments import command_line
-from experiments.config import make_config, make_hparams
+from experiments.config import field_names, make_config, make_hparams
 from experiments.run_folder import reading
 from experiments.run_folder.folder import (
   CONFIG,
@@ -149,7 +149,7 @@ def _settings_of(cell: Cell, seed: int, folder: str) -> dict[str, dict[str, Any]
   hparams: dict[str, Any] = {}
   for flag, value in cell.flags.items():
     name = flag.removeprefix(f"{row.name}_")
-    if name in known:
+    if name in known and flag not in field_names():
       hparams[name] = None if value == "inf" else value
     else:
       given[flag] = value

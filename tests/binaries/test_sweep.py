@@ -54,6 +54,34 @@ def test_a_stopped_sweep_goes_on_by_the_same_command(swept):
   assert read_json(folder / f"out/runs/{first}/summary.json")["stopped_early"] is False
 
 
+_OWN = """
+import dataclasses
+import tff_algos
+
+@dataclasses.dataclass(frozen=True)
+class Hparams(tff_algos.FedAvgHparams):
+  dropout: float = tff_algos.hparam(0.5, "Of one's own.", source="own", low=0, high=1)
+
+def build_mine(model, hparams=Hparams()):
+  assert 0 <= hparams.dropout <= 1
+  return tff_algos.build_fed_avg(model, hparams)
+"""
+
+
+def test_hyper_parameter_that_is_called_as_a_setting_is(fork_program, tmp_path):
+  (tmp_path / "own_dropout.py").write_text(_OWN)
+  done = fork_program(
+    *("sweep.py", *_SMALL, "--rounds=1", "--algorithms=own_dropout:build_mine"),
+    *("--grid=mine_dropout=0.25", "--seeds=4", "--dropout=0.125"),
+    *(f"--out={tmp_path / 'out'}", f"--cache_dir={tmp_path / 'cache'}"),
+    cwd=tmp_path,
+  )
+  assert done.status == 0, done
+  [config] = (tmp_path / "out").rglob("config.json")
+  found = read_json(config)
+  assert found["flags"]["dropout"] == 0.125 and found["hparams"]["dropout"] == 0.25
+
+
 def test_its_last_run_is_that_of_train_py(swept, run_forked):
   """What other runs have left in the process makes no difference."""
   folder, *_ = swept
