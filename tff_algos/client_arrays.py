@@ -102,8 +102,8 @@ def check_example(clients: ClientDirectory, takes: list[list[Any]]) -> None:
   if clients.example not in (None, takes):
     raise InputError(
       f"The examples in {clients.folder} were written with the dtypes and shapes "
-      f"{clients.example} of x and y, but the model takes {takes}: write the clients "
-      "with the model's ExampleSpec."
+      f"{clients.example} of x and y, but are to be read with {takes}: give the "
+      "ExampleSpec that they were written with, or write them with that of the model."
     )
 
 

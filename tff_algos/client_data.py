@@ -168,6 +168,11 @@ class ClientDirectory:
   def __len__(self) -> int:
     return len(self.ids)
 
+  @property
+  def has_checksums(self) -> bool:
+    """Whether the files' contents are known, which of older folders they are not."""
+    return self._checksums is not None
+
   def digest(self) -> str:
     """Of the clients' names, their order and what is said of their examples."""
     return client_arrays.fingerprint(self.ids, self.num_examples, self._checksums)

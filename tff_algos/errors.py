@@ -52,7 +52,11 @@ def check_number(name: str, value: Any) -> float:
   """The value as Python's; `InputError` unless it is a real number, and no bool."""
   if isinstance(value, bool) or not isinstance(value, numbers.Real):
     raise InputError(f"{name} must be a number; found {value!r}.")
-  return int(value) if isinstance(value, numbers.Integral) else float(value)
+  try:
+    number = float(value)
+  except OverflowError as error:
+    raise InputError(f"{name} must be a number that a float holds.") from error
+  return int(value) if isinstance(value, numbers.Integral) else number
 
 
 def set_whole_number(frozen: object, name: str, low: int) -> None:

@@ -49,6 +49,7 @@ def test_summary_by_hand():
   distance = pytest.approx((1 + 1 + 1 / 3) / 3, abs=1e-4)
   expected = (3, distance, 4, 4.0, 4, 1, pytest.approx(5 / 3, abs=0.01), 3)
   assert heterogeneity.summarize(counts) == expected
+  assert heterogeneity.summarize(counts.tolist()) == expected
 
 
 @pytest.mark.parametrize("counts", [np.zeros((2, 3)), np.ones(3), [[1, 2], [0, 0]]])

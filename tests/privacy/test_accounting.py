@@ -129,8 +129,14 @@ def test_refuses_arguments_out_of_range(arguments):
 
 @pytest.mark.parametrize(
   "sigma, num_releases",
-  [pytest.param(1e200, 1, id="noise"), pytest.param(1.0, 10**400, id="releases")],
+  [(1e200, 1), (1.1, 2**64), (1.1, 1e300)],
 )
 def test_numbers_too_large_to_compute_with_are_one_sentence(sigma, num_releases):
   with pytest.raises(ValueError, match="so large that epsilon cannot be computed"):
     accounting.epsilon(sigma, num_releases, 1e-5)
+
+
+def test_number_that_no_float_holds_is_one_sentence():
+  said = r"^num_releases must be a number that a float holds\.$"
+  with pytest.raises(ValueError, match=said):
+    accounting.epsilon(1.0, 10**400, 1e-5)

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tff_algos.privacy import gradient_inversion
-from tff_algos.privacy.gradient_inversion import InversionHparams
+from tff_algos.privacy.gradient_inversion import InversionHparams, Inverted
 
 _SHAPE, _CLASSES = (6, 5, 1), 3
 _SEED = tf.constant([3, 4])
@@ -175,6 +175,22 @@ def test_more_restarts_keep_the_least_objective():
   ]
   assert objectives == sorted(objectives, reverse=True)
   assert objectives[-1] < objectives[0]
+
+
+def test_a_start_that_comes_to_nothing_is_not_the_best(monkeypatch):
+  """NaN is less than nothing, and nothing is less than it."""
+  attack = _attack(restarts=4, learning_rate=1e-30)
+  best = attack(_sent(_PICTURE), 1, _SEED)
+  found = []
+
+  def nan_first(picture, objective):
+    found.append(objective)
+    is_first = len(found) == 1 and objective != best.objective
+    return Inverted(picture, float("nan") if is_first else objective)
+
+  monkeypatch.setattr(gradient_inversion, "Inverted", nan_first)
+  again = attack(_sent(_PICTURE), 1, _SEED)
+  assert again.objective == best.objective and len(found) == 4
 
 
 @pytest.mark.parametrize("shape", [(30,), (1, 30, 1)])

@@ -236,8 +236,10 @@ def test_threads_have_their_own(outside):
     assert _add_one(5) == 6
 
 
-def test_what_was_closed_elsewhere_says_so(outside):
-  running = runtime.create_runtime().install()
+@pytest.mark.parametrize("name", ["in_process", "local_worker"])
+def test_what_was_closed_elsewhere_says_so(outside, name):
+  """And starts no worker, which nobody would end."""
+  running = runtime.create_runtime(name).install()
   thread = threading.Thread(target=running.close)
   thread.start()
   thread.join()

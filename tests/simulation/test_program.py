@@ -609,6 +609,37 @@ def test_source_gives_simulates_cohorts_and_can_be_written_down(clients):
   assert len(seeds) == 6
 
 
+def _without_checksums(folder, source):
+  """A copy as versions before checksums would have written it."""
+  shutil.copytree(source.folder, folder)
+  [manifest] = [p for p in folder.iterdir() if p.is_file()]
+  content = json.loads(manifest.read_text())
+  del content["checksums"]
+  manifest.write_text(json.dumps(content))
+  return tff_algos.ClientDirectory(folder)
+
+
+def test_older_folders_are_told_apart_by_where_they_are(clients, tmp_path):
+  """Their digest is that of any with as many examples."""
+  first, second = (_without_checksums(tmp_path / n, clients) for n in "ab")
+  assert first.digest() == second.digest()
+  began = tff_algos.ClientSource(first, SEED).iterator()
+  other = tff_algos.ClientSource(second, SEED).iterator()
+  found = type(began).from_bytes(began.to_bytes())
+  assert found == began
+  with pytest.raises(tff_algos.InputError, match=f"the clients of {first.folder}, but"):
+    found.check_goes_on(other)
+
+
+def test_clients_are_found_where_they_were_if_a_copy_has_gone(clients, tmp_path):
+  copy_of = tmp_path / "copy"
+  shutil.copytree(clients.folder, copy_of)
+  began = tff_algos.ClientSource(clients, SEED).iterator()
+  tff_algos.ClientSource(tff_algos.ClientDirectory(copy_of), SEED)
+  shutil.rmtree(copy_of)
+  assert type(began).from_bytes(began.to_bytes()) == began
+
+
 def test_source_of_numpys_seed_can_be_written_down(clients):
   iterator = tff_algos.ClientSource(clients, np.int64(SEED)).iterator()
   assert iterator == tff_algos.ClientSource(clients, SEED).iterator()

@@ -78,6 +78,7 @@ def summarize(counts: NDArray[np.int64]) -> Summary:
   Raises:
     InputError: counts are not a matrix, or a client holds nothing.
   """
+  counts = _check_counts("summarize", counts)
   distance = mean_wasserstein_distance(counts)
   sizes, classes = counts.sum(axis=1), (counts > 0).sum(axis=1)
   return Summary(

@@ -51,7 +51,7 @@ def epsilon(noise_multiplier: float, num_releases: int, delta: float) -> float:
   try:
     accountant.compose(mechanism, int(num_releases))
     return float(accountant.get_epsilon(delta))
-  except OverflowError as error:
+  except (OverflowError, TypeError) as error:  # Beyond 64 bits NumPy has no type.
     raise InputError(
       "noise_multiplier or num_releases is so large that epsilon cannot be computed: "
       "give a smaller one."

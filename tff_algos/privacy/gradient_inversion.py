@@ -15,6 +15,7 @@ data too; their sign() passes no gradient on, so that they count as a constant s
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -242,7 +243,7 @@ def build_inversion(
     found = (compiled(sent, y, seed, start) for start in starts)
     return min(
       (Inverted(x[0].numpy(), float(objective)) for x, objective in found),
-      key=lambda one: one.objective,
+      key=lambda one: (math.isnan(one.objective), one.objective),
     )
 
   return invert

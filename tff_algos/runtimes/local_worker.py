@@ -29,6 +29,8 @@ CHANNEL_OPTIONS = [
 ]
 # A worker is on this machine or in this network: no proxy is to be asked for it.
 CHANNEL_OPTIONS.append(("grpc.enable_http_proxy", 0))
+# Else a worker that has nothing to do for half an hour or an hour seems to be lost.
+CHANNEL_OPTIONS.append(("grpc.client_idle_timeout_ms", 2**31 - 1))
 _POLL_SECONDS = 0.02
 
 
@@ -128,7 +130,7 @@ class LocalWorker:
       ) from error
     self.log_path = log_path
     self._start_seconds, self._restarts_left = start_seconds, max_restarts
-    self._max_restarts = max_restarts
+    self._max_restarts, self._is_closed = max_restarts, False
     self.worker = self._start()
     factory = tff.framework.ResourceManagingExecutorFactory(self._make_executor)
     self.context = tff.framework.SyncExecutionContext(
@@ -148,6 +150,8 @@ class LocalWorker:
     return worker
 
   def _make_executor(self, cardinalities: Mapping[Any, int]) -> Any:
+    if self._is_closed:
+      raise RuntimeError("This runtime was closed: install it again, or another one.")
     cardinalities = {tff.CLIENTS: 0, **cardinalities}
     if not self.worker.is_alive or not self.worker.stub.is_ready:
       self.worker.stop()
@@ -174,6 +178,7 @@ class LocalWorker:
 
   def close(self) -> None:
     """Ends the worker."""
+    self._is_closed = True
     self.worker.stop()
     if self._log_is_own:
       with contextlib.suppress(FileNotFoundError):

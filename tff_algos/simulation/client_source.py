@@ -35,7 +35,8 @@ class ClientSource(tff.program.FederatedDataSource):
     """
     check_is("clients", clients, ClientDirectory)
     self.clients, self.seed = clients, check_whole_number("seed", seed, 0)
-    _FOLDERS[clients.digest()] = _place(clients)
+    if clients.has_checksums:
+      _FOLDERS[clients.digest()] = _place(clients)
 
   @property
   def federated_type(self) -> tff.FederatedType:
@@ -92,7 +93,10 @@ class ClientSourceIterator(tff.program.FederatedDataSourceIterator):
         )
 
   def _of(self) -> dict[str, object]:
+    # Without checksums a digest does not tell clients of as many examples apart.
+    place = {} if self._clients.has_checksums else {"clients of": _place(self._clients)}
     return {
+      **{f"the {name}": value for name, value in place.items()},
       "the clients of the digest": self._clients.digest(),
       "the seed": self._seed,
     }
@@ -119,21 +123,26 @@ class ClientSourceIterator(tff.program.FederatedDataSourceIterator):
       InputError: The folder holds other clients.
     """
     content = json.loads(buffer)
-    folder = _FOLDERS.get(content["clients"], content["folder"])
-    try:
-      clients = ClientDirectory(folder)
-    except FileNotFoundError as error:
+    began_in = content["folder"]
+    others = None
+    for folder in dict.fromkeys([_FOLDERS.get(content["clients"], began_in), began_in]):
+      try:
+        clients = ClientDirectory(folder)
+      except FileNotFoundError:
+        continue
+      if clients.digest() == content["clients"]:
+        return cls(clients, content["seed"], content["rounds_done"])
+      others = folder
+    if others is None:
       raise FileNotFoundError(
-        f"The clients that the program began with are no longer in {folder}: give its "
+        f"The clients that the program began with are no longer in {began_in}: give its "
         "data source these, wherever they are, or begin anew with another folder for the "
         "program's state."
-      ) from error
-    if clients.digest() != content["clients"]:
-      raise InputError(
-        f"{clients.folder} holds other clients than those that the program began with: "
-        "put these back, or begin anew with another folder for the program's state."
       )
-    return cls(clients, content["seed"], content["rounds_done"])
+    raise InputError(
+      f"{others} holds other clients than those that the program began with: put these "
+      "back, or begin anew with another folder for the program's state."
+    )
 
   def __deepcopy__(self, memo: Any) -> ClientSourceIterator:
     # Programs copy it in each round; the directory never changes.

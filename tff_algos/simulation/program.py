@@ -129,6 +129,7 @@ async def train_with_client_states(
       or the program began with other clients, another seed, another algorithm or other
       hyper-parameters; or its newest state is damaged.
     DamagedError: A client's file does not hold what `write_clients` wrote.
+    FileNotFoundError: The clients that the program began with are nowhere any more.
   """
   tff.program.check_in_federated_context()
   check_is("train_process", train_process, StatefulProcess)

@@ -136,9 +136,8 @@ def compose_process(
     for factory in factories.values():
       if isinstance(factory, ClientMemoryFactory) and not kind.takes_memories:
         raise InputError(
-          f"{type(hparams).__name__.removesuffix('Hparams')} cannot take a "
-          f"{type(factory).__name__}: its server goes on with what this round's clients "
-          "send, and not with what others sent before."
+          f"This algorithm cannot take a {type(factory).__name__}: its server goes on "
+          "with what this round's clients send, and not with what others sent before."
         )
   exchanges = {k: Exchange(composition, kind, k) for k, kind in kinds.items()}
   composition.create_aggregators(exchanges.values())
