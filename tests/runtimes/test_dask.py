@@ -443,6 +443,25 @@ def test_nothing_is_left_in_the_folder_after_a_round(client, tmp_path):
   context.close()
 
 
+def test_nothing_is_left_in_the_folder_after_a_round_that_failed(client, tmp_path):
+  @tff.tensorflow.computation(np.int32)
+  def refuse(x):
+    with tf.control_dependencies([tf.debugging.Assert(x < 3, ["too large"])]):
+      return tf.identity(x)
+
+  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+  def keep(given):
+    return tff.federated_map(refuse, given)
+
+  context = dask_context.DaskContext(client, 1, str(tmp_path))
+  with tff.framework.get_context_stack().install(context):
+    assert list(keep([1, 2])) == [1, 2]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="too large"):
+      keep([1, 2, 3, 4, 5, 6, 7])
+  assert not list(tmp_path.iterdir())
+  context.close()
+
+
 def test_nothing_is_left_on_the_cluster(client):
   with tff_algos.create_runtime("dask", client=client):
     _sum()([1, 2, 3])

@@ -13,7 +13,9 @@ import collections
 import concurrent.futures
 import contextlib
 import itertools
+import shutil
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -126,7 +128,9 @@ class DaskContext(PlannedContext):
       return
     machine = self._expected_machine()
     leaves = [values.to_portable(n.type, v) for n, v in cohort.broadcast.items()]
-    broadcast = dask_tasks.put(leaves, self._folder)
+    # One of its own, as what a round that fails leaves there is more than is known here.
+    folder = self._folder and tempfile.mkdtemp(dir=self._folder)
+    broadcast = dask_tasks.put(leaves, folder)
     held = broadcast
     if not isinstance(held, InFile):  # Workers hand it on to each other.
       held = self._submit(dask_tasks.hold, broadcast)
@@ -136,8 +140,7 @@ class DaskContext(PlannedContext):
       len(cohort.parts), sum(self._threads_in_use().values()) or 1
     )
     jobs = (
-      _job_of(cohort, machine, cohort.parts[r.start : r.stop], self._folder)
-      for r in together
+      _job_of(cohort, machine, cohort.parts[r.start : r.stop], folder) for r in together
     )
     try:
       for parts, done in zip(together, self._in_order(call, jobs)):
@@ -145,7 +148,8 @@ class DaskContext(PlannedContext):
         dask_tasks.drop(done.content)
         yield execution.PartResult(totals, dict(zip(kept_nodes, kept)), len(parts))
     finally:
-      dask_tasks.drop(broadcast)
+      if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
 
   def _in_order(self, call: _Call, jobs: Iterator[Job]) -> Iterator[Done]:
     """Each job's results; no more jobs are given out than keep all workers busy."""
