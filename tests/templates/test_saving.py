@@ -160,7 +160,9 @@ def test_examples_of_other_numbers_are_refused(loaded, tmp_path):
   other = tff_algos.write_clients(
     str(tmp_path), {c: (np.ones((5, 3), np.int32), np.zeros(5)) for c in "ab"}, spec
   )
-  with pytest.raises(tff_algos.InputError, match=r"\[\['int32', \[3\]\], .* read with \[\["):
+  with pytest.raises(
+    tff_algos.InputError, match=r"\[\['int32', \[3\]\], .* read with \[\["
+  ):
     tff_algos.simulate(loaded[1], other, _SETTINGS)
 
 
