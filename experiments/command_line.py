@@ -199,7 +199,7 @@ def _end(error: Exception) -> NoReturn:
   if "ResourceExhaustedError" in {kind.__name__ for kind in type(error).__mro__}:
     error = MemoryError(first_line(error))
   if isinstance(error, MemoryError):
-    _fail(MemoryError(_OF_MEMORY.format(error or "no more could be had")), status=1)
+    _fail(MemoryError(_OF_MEMORY.format(str(error) or "no more is there")), status=1)
   traceback.print_exception(type(error), error, error.__traceback__)
   through = own_code.passed_through(error)
   if through:

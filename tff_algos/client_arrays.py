@@ -153,10 +153,11 @@ def not_finite(array: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
   """Which rows of a numeric array (n, ...) hold a number that is NaN or infinite."""
   # Of the sum, for one pass and no array of the size of the data; a sum of finite numbers
   # may overflow too.
-  of_tensorflow = array.dtype.kind == "V"  # Such as bfloat16.
-  may_be = tf.as_dtype(array.dtype).is_floating if of_tensorflow else False
+  kind = array.dtype.kind
+  # "V" are TensorFlow's own, such as bfloat16.
+  may_be = kind in "fc" or (kind == "V" and tf.as_dtype(array.dtype).is_floating)
   with np.errstate(all="ignore"):
-    if not (may_be or array.dtype.kind in "fc") or np.isfinite(array.sum()):
+    if not may_be or np.isfinite(array.sum()):
       return np.array([], np.intp)
   return np.flatnonzero(~np.isfinite(array).reshape(len(array), -1).all(axis=1))
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
   import tensorflow as tf
 
 _DRAWING = re.compile(
-  r"(?!Stateless|RandomIndexShuffle$).*(Random|TruncatedNormal|Multinomial|PyFunc|CandidateSampler"
-  r"|SampleDistorted|NonDeterministic|Timestamp)"
+  r"(?!Stateless|RandomIndexShuffle$).*(Random|TruncatedNormal|Multinomial|PyFunc"
+  r"|CandidateSampler|SampleDistorted|NonDeterministic|Timestamp)"
 )
 #: Operations whose results are probabilities.
 NOT_LOGITS = ("Softmax", "Sigmoid")

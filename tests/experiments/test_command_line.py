@@ -110,6 +110,8 @@ def test_memory_that_is_too_small_is_nobodys_defect(kind):
   status, said = _status_and_sentence(code)
   assert status == 1 and said.count("\n") == 1
   assert said.startswith("The memory is too small (OOM when allocating); what was ")
+  _, said = _status_and_sentence("raise MemoryError")
+  assert said.startswith("The memory is too small (no more is there); what was ")
 
 
 @pytest.mark.parametrize("length, is_taken", [(244, True), (245, False), (300, False)])
