@@ -93,13 +93,14 @@ class ClientSourceIterator(tff.program.FederatedDataSourceIterator):
         )
 
   def _of(self) -> dict[str, object]:
-    # Without checksums a digest does not tell clients of as many examples apart.
-    place = {} if self._clients.has_checksums else {"clients of": _place(self._clients)}
-    return {
-      **{f"the {name}": value for name, value in place.items()},
+    found: dict[str, object] = {
       "the clients of the digest": self._clients.digest(),
       "the seed": self._seed,
     }
+    # Without checksums a digest does not tell clients of as many examples apart.
+    if not self._clients.has_checksums:
+      found["the clients of"] = _place(self._clients)
+    return found
 
   def to_bytes(self) -> bytes:
     """What `from_bytes` reads: where the clients are and how many rounds are done."""
