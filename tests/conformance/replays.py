@@ -14,7 +14,7 @@ import replay_pfedgp
 import tensorflow as tf
 
 from tff_algos.algorithms import fed_curv
-from tff_algos.client_work import local_training
+from tff_algos.client_work import step_seeds
 from tff_algos.privacy import dp_sgd_step
 
 # The seed of a run, as `federate` has it by default.
@@ -165,7 +165,7 @@ class Normals:
     """Of local step m, or for m = 0 of the Fisher information."""
     if m == 0:
       return self._draw(self._fold(self._seed(client), fed_curv._FISHER))
-    key = self._fold(self._seed(client), local_training._STEP)
+    key = self._fold(self._seed(client), step_seeds._STEP)
     return self._draw(self._fold(key, m - 1))
 
   def of_round(self, client, m):
@@ -177,7 +177,7 @@ class Normals:
     return tf.constant(problems.client_seed(SEED, self.round_num, client))
 
   def _fold(self, seed, number):
-    return tf.random.experimental.stateless_fold_in(seed, number)
+    return step_seeds.fold_in(seed, number)
 
   def _draw(self, seed):
     drawn = dp_sgd_step.normal_like(self._weights, seed)

@@ -319,8 +319,8 @@ FAULTS = (
   Fault(
     "local training: all steps draw alike",
     f"{_CLIENT_WORK}local_training.py",
-    "stateless_fold_in(step_seed, step)",
-    "stateless_fold_in(step_seed, 0)",
+    "step_seeds.of_step(seed, step)",
+    "step_seeds.of_step(seed, 0)",
     _of("conformance/test_local_training.py", "seed_of_its_own"),
   ),
   Fault(
@@ -464,8 +464,8 @@ FAULTS = (
   Fault(
     "client evaluation: the first step draws what the shuffle drew",
     "tff_algos/simulation/client_evaluation.py",
-    "stateless_fold_in(steps_seed, number)",
-    "stateless_fold_in(seed, number)",
+    "step_seeds.of_step(seed, number)",
+    "tf.random.experimental.stateless_fold_in(seed, number)",
     ("tests/simulation/test_client_evaluation.py", "-k", "shuffle_drew"),
   ),
   Fault(

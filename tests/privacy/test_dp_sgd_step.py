@@ -265,6 +265,38 @@ def test_every_local_step_draws_anew():
     assert not np.any(a == other[k])
 
 
+# Of both TensorFlow's `stateless_fold_in` makes one seed, by 32 bits that are equal.
+_OF_ONE_FOLD = [0, 8026], [0, 122985]
+
+
+def test_noise_of_seeds_that_tensorflow_folds_into_one():
+  """Of a step, of a client's steps and of a Fisher information."""
+  fold_in = tf.random.experimental.stateless_fold_in
+  folded = [fold_in(tf.constant(seed), 1).numpy().tolist() for seed in _OF_ONE_FOLD]
+  assert folded[0] == folded[1]
+  weights = tuple(map(tf.constant, _FLAT.initial_weights))
+  examples = Examples(*map(tf.constant, _EXAMPLES))
+  hparams = dp_sgd.FedCurvDpSgdHparams(
+    clip_norm=_CLIP, noise_multiplier=_SIGMA, epochs=1, batch_size=None
+  )
+
+  def drawn(seed):
+    trained = local_training.train_client(
+      _FLAT,
+      weights,
+      examples,
+      hparams,
+      seed,
+      gradient_of=functools.partial(dp_sgd_step.private_gradient, _FLAT, hparams),
+    )
+    fisher_of = dp_sgd_step.private_fisher_information
+    fisher = fisher_of(_FLAT, hparams, weights, examples, seed)
+    return _joined(_noise(seed)), _joined(trained.weights), _joined(fisher)
+
+  for a, b in zip(*(drawn(tf.constant(seed)) for seed in _OF_ONE_FOLD)):
+    assert np.any(a != 0) and not np.any((a == b) & (a != 0))
+
+
 # --- Sensitivity ------------------------------------------------------------------------
 
 _PLACES = st.floats(-20, 20, width=32)

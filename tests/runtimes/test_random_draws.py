@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tff_algos.runtimes.blocks  # noqa: F401  It has `tf.vectorized_map` take the forms.
+from tff_algos.client_work import step_seeds
 from tff_algos.runtimes import private_apis, random_draws
 
 _LIMIT = random_draws._MOST_NUMBERS
@@ -149,7 +150,7 @@ def test_shape_of_64_bits():
 def test_fold_in_and_split():
   def draw(seed):
     folded = tf.random.experimental.stateless_fold_in(seed, 7)
-    return tf.random.experimental.stateless_split(folded, 3)
+    return tf.random.experimental.stateless_split(step_seeds.of_step(folded, 2), 3)
 
   found, _ = _vectorised(draw, _SEEDS)
   for seeds, seed in zip(found, _SEEDS):

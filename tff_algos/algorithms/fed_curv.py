@@ -17,7 +17,7 @@ import tensorflow_federated as tff
 
 from tff_algos.algorithms import fed_avg
 from tff_algos.client_data import Examples
-from tff_algos.client_work import gradients, local_training, tree_math
+from tff_algos.client_work import gradients, local_training, step_seeds, tree_math
 from tff_algos.client_work.model_update import ClientResult, model_update
 from tff_algos.hyper_parameters import hparam
 from tff_algos.models.functional import Model, Weights
@@ -133,7 +133,7 @@ def build_fed_curv(
       gradient_of=local_gradient and functools.partial(local_gradient, model, h),
       adjust_gradient=consolidate,
     )
-    fisher_seed = tf.random.experimental.stateless_fold_in(seed, _FISHER)
+    fisher_seed = step_seeds.fold_in(seed, _FISHER)
     fisher_here = fisher_of(model, h, result.weights, examples, fisher_seed)
     weighted = tuple(f * w for f, w in zip(fisher_here, result.weights))
     renewed = _Curvature(fisher_here, weighted, round_num + 1)

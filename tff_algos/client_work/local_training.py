@@ -14,13 +14,13 @@ from typing import Any, NamedTuple, Optional
 import tensorflow as tf
 
 from tff_algos.client_data import Examples
-from tff_algos.client_work import gradients, tree_math
+from tff_algos.client_work import gradients, step_seeds, tree_math
 from tff_algos.client_work.local_sgd import PlainSgd
 from tff_algos.errors import InputError, check_is
 from tff_algos.models.functional import Model, Weights
 
 # What a seed is folded with, so that no two kinds of draws share a key.
-_SHUFFLE, _STEP = 1, 2
+_SHUFFLE = 1
 
 
 class Batch(NamedTuple):
@@ -30,7 +30,7 @@ class Batch(NamedTuple):
     rows: int32 (B,), which of the client's examples it holds.
     x: Their stored inputs (B, ...), not preprocessed yet.
     y: Their labels (B, ...).
-    seed: int32 (2,), the step's own, for the model's random layers.
+    seed: int32 (2,), the step's own, for the model's random layers and noise.
   """
 
   rows: tf.Tensor
@@ -102,11 +102,6 @@ def noting() -> Iterator[list[LocalResult]]:
     yield results
   finally:
     _NOTED.reset(token)
-
-
-def seed_of_steps(seed: tf.Tensor) -> tf.Tensor:
-  """What steps fold their numbers into, int32 (2,), so that none is that of a shuffle."""
-  return tf.random.experimental.stateless_fold_in(seed, _STEP)
 
 
 def batch_order(seed: tf.Tensor, num_examples: tf.Tensor, epochs: int) -> tf.Tensor:
@@ -195,15 +190,13 @@ def train_client(
   def body(
     step: tf.Tensor, weights: Weights, velocity: Weights, carry: Any, loss: tf.Tensor
   ) -> tuple[tf.Tensor, Weights, Weights, Any, tf.Tensor]:
-    # In here, as what nobody uses in a loop is cut from it.
-    step_seed = seed_of_steps(seed)
     epoch, place = step // batches, step % batches
     rows = order[epoch, place * batch_size : (place + 1) * batch_size]
     batch = Batch(
       rows=rows,
       x=tf.gather(examples.x, rows),
       y=tf.gather(examples.y, rows),
-      seed=tf.random.experimental.stateless_fold_in(step_seed, step),
+      seed=step_seeds.of_step(seed, step),
     )
     if direct_step is not None:
       weights, batch_loss = direct_step(weights, batch)

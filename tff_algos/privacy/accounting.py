@@ -16,10 +16,8 @@ def epsilon(noise_multiplier: float, num_releases: int, delta: float) -> float:
   compose: `num_releases` mechanisms, without amplification by sampling [derived].
   Neighbours are data sets in which one example's gradient is zero; whoever sees all that
   the client sends is the adversary, but for the seed of its round: whoever has that can
-  draw the noise again, as the server of a simulation can. Nor is each step's noise drawn
-  from more than 32 bits of that seed: among 77,000 steps of a run two have the same one
-  with even odds [derived], and the difference of two such uploads none. Composed by
-  Renyi differential privacy of the `dp-accounting` library.
+  draw the noise again, as the server of a simulation can. Composed by Renyi differential
+  privacy of the `dp-accounting` library.
 
   Args:
     noise_multiplier: sigma, the noise's standard deviation over the clip norm, >= 0.

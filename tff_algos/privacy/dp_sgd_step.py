@@ -12,7 +12,7 @@ import dataclasses
 import tensorflow as tf
 
 from tff_algos.client_data import Examples
-from tff_algos.client_work import gradients, tree_math
+from tff_algos.client_work import gradients, step_seeds, tree_math
 from tff_algos.client_work.local_training import Batch
 from tff_algos.hyper_parameters import HyperParameters, hparam
 from tff_algos.models.functional import Model, Weights
@@ -112,8 +112,8 @@ def private_fisher_information(
 
 def normal_like(weights: Weights, seed: tf.Tensor) -> Weights:
   """Standard normal numbers of the shapes of `weights`, from an int32 (2,) seed."""
-  seed = tf.random.experimental.stateless_fold_in(seed, _NOISE)
+  seed = step_seeds.fold_in(seed, _NOISE)
   return tuple(
-    tf.random.stateless_normal(w.shape, tf.random.experimental.stateless_fold_in(seed, k))
+    tf.random.stateless_normal(w.shape, step_seeds.fold_in(seed, k))
     for k, w in enumerate(weights)
   )

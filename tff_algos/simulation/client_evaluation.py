@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tff_algos import client_arrays, client_data
 from tff_algos.client_data import ClientDirectory, Examples
-from tff_algos.client_work import gradients, local_training, tree_math
+from tff_algos.client_work import gradients, local_training, step_seeds, tree_math
 from tff_algos.errors import (
   InputError,
   check_is,
@@ -261,11 +261,10 @@ def _personalize(
   """The weights after the steps; as they are where there is no example for them."""
   n, size = tf.shape(examples.y)[0], personalization.batch_size
   size = n if size is None else tf.minimum(size, n)
-  steps_seed = local_training.seed_of_steps(seed)
 
   def step(number: tf.Tensor, weights: Weights) -> tuple[tf.Tensor, Weights]:
     batch = _rows(examples, (number * size + tf.range(size)) % n)
-    key = tf.random.experimental.stateless_fold_in(steps_seed, number)
+    key = step_seeds.of_step(seed, number)
     way, _ = gradients.batch_gradient(
       model, weights, batch.x, batch.y, key, scale=personalization.learning_rate
     )
