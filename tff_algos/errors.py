@@ -7,6 +7,7 @@ that it comes from, and is shown with its traceback.
 from __future__ import annotations
 
 import numbers
+import struct
 from typing import Any, Optional
 
 
@@ -48,15 +49,29 @@ def check_whole_number(
   return int(value)
 
 
-def check_number(name: str, value: Any) -> float:
-  """The value as Python's; `InputError` unless it is a real number, and no bool."""
+def check_number(name: str, value: Any, *, of_float32: bool = False) -> float:
+  """The value as Python's; `InputError` unless it is a real number, and no bool.
+
+  With `of_float32` nor may one become infinite or 0 where it is computed with.
+  """
   if isinstance(value, bool) or not isinstance(value, numbers.Real):
     raise InputError(f"{name} must be a number; found {value!r}.")
   try:
     number = float(value)
   except OverflowError as error:
     raise InputError(f"{name} must be a number that a float holds.") from error
+  if of_float32 and not is_held_by_float32(number):
+    raise InputError(f"{name} must be a number that float32 holds; found {value!r}.")
   return int(value) if isinstance(value, numbers.Integral) else number
+
+
+def is_held_by_float32(number: float) -> bool:
+  """Whether it does not become infinite as float32, or 0 where it is not."""
+  try:
+    (held,) = struct.unpack("<f", struct.pack("<f", number))
+  except OverflowError:
+    return False
+  return bool(held) == bool(number)
 
 
 def set_whole_number(frozen: object, name: str, low: int) -> None:
@@ -64,9 +79,12 @@ def set_whole_number(frozen: object, name: str, low: int) -> None:
   object.__setattr__(frozen, name, check_whole_number(name, getattr(frozen, name), low))
 
 
-def set_number(frozen: object, name: str, said: Optional[str] = None) -> None:
+def set_number(
+  frozen: object, name: str, said: Optional[str] = None, *, of_float32: bool = False
+) -> None:
   """As `set_whole_number`, of a real number; `said`: what a message calls it."""
-  object.__setattr__(frozen, name, check_number(said or name, getattr(frozen, name)))
+  value = check_number(said or name, getattr(frozen, name), of_float32=of_float32)
+  object.__setattr__(frozen, name, value)
 
 
 def check_is(name: str, value: Any, public: type, package: str = "tff_algos") -> None:

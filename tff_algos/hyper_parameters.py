@@ -19,7 +19,7 @@ from typing import Any, Optional, TypeVar
 
 import numpy as np
 
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, is_held_by_float32
 
 _H = TypeVar("_H")
 # The tunable fields that are read as numbers while somebody wants to know it.
@@ -211,13 +211,10 @@ def _check_range(field: dataclasses.Field[Any], value: Any) -> None:
     is_infinite = isinstance(value, float) and not math.isfinite(value)
     wanted = f"a finite number, {wanted}" if is_infinite else wanted
     raise InputError(f"{field.name} must be {wanted}; found {value!r}.")
-  if meta["tunable"] and isinstance(value, float):
-    with np.errstate(over="ignore"):
-      held = float(np.float32(value))
-    if not math.isfinite(held) or bool(held) != bool(value):
-      raise InputError(
-        f"{field.name} must be a number that float32 holds, {wanted}; found {value!r}."
-      )
+  if meta["tunable"] and isinstance(value, float) and not is_held_by_float32(value):
+    raise InputError(
+      f"{field.name} must be a number that float32 holds, {wanted}; found {value!r}."
+    )
 
 
 def _fits(meta: Mapping[str, Any], value: Any) -> bool:

@@ -405,6 +405,12 @@ def test_refuses_a_total_weight_that_is_not_positive(total_weight):
     TemporalWeightingFactory(_INITIAL, total_weight=total_weight)
 
 
+@pytest.mark.parametrize("options", [dict(total_weight=1e39), dict(base=1e39)])
+def test_refuses_what_would_be_infinite_where_it_is_computed_with(options):
+  with pytest.raises(ValueError, match="must be a number that float32 holds; found 1e"):
+    TemporalWeightingFactory(_INITIAL, **{"total_weight": 1.0, **options})
+
+
 @pytest.mark.parametrize(
   "factory, name",
   [

@@ -126,6 +126,11 @@ def test_limit_out_of_range_is_refused(federate, times):
     federate("fedavg").process.recomposed(norm_limit=times)
 
 
+def test_limit_that_float32_does_not_hold_is_refused(federate):
+  with pytest.raises(InputError, match="norm_limit must be a number that float32 holds"):
+    federate("fedavg").process.recomposed(norm_limit=1e39)
+
+
 def test_estimates_that_it_would_not_hold_are_refused(federate):
   """A liar's would reach all clients, whose own updates would then be the long ones."""
   process = federate("fedagg", "linear", **driver.ESTIMATES).process

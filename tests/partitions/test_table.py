@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fractions
+
 import numpy as np
 import pytest
 from split_laws import ALL, DISJOINT, equal, shuffled
@@ -169,6 +171,17 @@ def test_parameter_that_is_no_number_is_refused(value):
       getattr(partitions, name)(labels, 2, seed=0, beta=value)
   with pytest.raises(InputError, match=r"^power_law: sigma must be a number; found"):
     partitions.power_law(labels, 2, seed=0, sigma=value)
+
+
+@pytest.mark.parametrize("half", [fractions.Fraction(1, 2), np.float16(0.5)])
+def test_parameter_is_any_real_number(half):
+  labels = shuffled([40, 40, 40])
+  for name in ("dirichlet", "dirichlet_by_class", "dirichlet_equal"):
+    split = getattr(partitions, name)
+    expected = split(labels, 4, seed=0, beta=0.5)
+    assert equal(split(labels, 4, seed=0, beta=half), expected)
+  expected = partitions.power_law(labels, 4, seed=0, sigma=0.5)
+  assert equal(partitions.power_law(labels, 4, seed=0, sigma=half), expected)
 
 
 @pytest.mark.parametrize("spec", ALL)

@@ -257,6 +257,7 @@ def test_a_clients_values_do_not_depend_on_who_else_is_asked(clients):
     (dict(learning_rate=float("nan")), "learning_rate must be > 0"),
     (dict(learning_rate="0.1"), "learning_rate must be a number; found '0.1'"),
     (dict(learning_rate=True), "learning_rate must be a number; found True"),
+    (dict(learning_rate=1e-46), "learning_rate must be a number that float32 holds"),
     (dict(batch_size=0), "batch_size must be at least 1"),
     (dict(seed=-1), "seed must be at least 0"),
     (dict(steps=1.5), r"steps must be a whole number; found 1\.5"),

@@ -62,8 +62,8 @@ class TemporalWeightingFactory(ClientMemoryFactory):
         is no factory, or TFF's of a mean or of differential privacy, which averages too.
         Inside another factory these are not seen: give none that averages.
     """
-    base = check_number("base", base)
-    total_weight = check_number("total_weight", total_weight)
+    base = check_number("base", base, of_float32=True)
+    total_weight = check_number("total_weight", total_weight, of_float32=True)
     if not 1 <= base < math.inf:
       raise InputError(f"base must be finite and at least 1; found {base}.")
     if not 0 < total_weight < math.inf:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Optional, Union
 import numpy as np
 import tensorflow as tf
 
-from tff_algos.errors import InputError, check_number
+from tff_algos.errors import InputError, set_number
 
 # Of tf.Tensor or np.ndarray, in the order of `Model.weight_names`.
 Weights = tuple[Any, ...]
@@ -120,7 +120,7 @@ class FadingCrossEntropy:
   epsilon: float
 
   def __post_init__(self) -> None:
-    check_number("epsilon", self.epsilon)
+    set_number(self, "epsilon")
     if not 0 < self.epsilon < 1:
       raise InputError(
         f"epsilon must be more than 0 and less than 1; found {self.epsilon!r}: for plain "

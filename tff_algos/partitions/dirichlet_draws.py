@@ -53,7 +53,7 @@ def dirichlet(
     InputError: an argument is outside its range, or no draw reached min_size.
   """
   labels = arguments.check_disjoint("dirichlet", labels, num_clients, min_size)
-  _check_beta("dirichlet", beta)
+  beta = _checked_beta("dirichlet", beta)
   rng = arguments.generator("dirichlet", seed)
   class_of, class_sizes = arguments.classes(labels)
   for _ in range(_MAX_DRAWS):
@@ -100,7 +100,7 @@ def dirichlet_by_class(
   """
   name = "dirichlet_by_class"
   labels = arguments.check_disjoint(name, labels, num_clients, min_size)
-  _check_beta(name, beta)
+  beta = _checked_beta(name, beta)
   rng = arguments.generator(name, seed)
   class_of, class_sizes = arguments.classes(labels)
   for _ in range(_MAX_DRAWS):
@@ -143,7 +143,7 @@ def dirichlet_equal(
     InputError: an argument is outside its range.
   """
   labels = arguments.check_disjoint("dirichlet_equal", labels, num_clients)
-  _check_beta("dirichlet_equal", beta)
+  beta = _checked_beta("dirichlet_equal", beta)
   rng = arguments.generator("dirichlet_equal", seed)
   class_of, stock = arguments.classes(labels)
   log_p = _log_dirichlet(rng, beta, (num_clients, len(stock)))
@@ -164,14 +164,15 @@ def dirichlet_equal(
   return from_counts(counts, class_of, rng)
 
 
-def _check_beta(name: str, beta: float) -> None:
-  check_number(f"{name}: beta", beta)
+def _checked_beta(name: str, beta: float) -> float:
+  beta = check_number(f"{name}: beta", beta)
   low, high = _BETA_RANGE
   if not low <= beta <= high:
     raise InputError(
       f"{name}: beta must be from {low:g} to {high:g} but is {beta}: give a small "
       "value such as 0.1 for unequal clients, a large one for equal clients."
     )
+  return beta
 
 
 def _out_of_reach(

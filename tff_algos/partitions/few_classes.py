@@ -57,7 +57,7 @@ def power_law(
   """
   labels = arguments.check_disjoint("power_law", labels, num_clients, min_size)
   check_whole_number("power_law: classes_per_client", classes_per_client, 1)
-  check_number("power_law: sigma", sigma)
+  sigma = check_number("power_law: sigma", sigma)
   if not 0 <= sigma < math.inf:
     raise InputError(
       f"power_law: sigma must be finite and at least 0 but is {sigma}: give the "

@@ -30,16 +30,16 @@ def epsilon(noise_multiplier: float, num_releases: int, delta: float) -> float:
   Raises:
     InputError: An argument is no number, out of range or too large to compute with.
   """
-  check_number("noise_multiplier", noise_multiplier)
-  check_number("num_releases", num_releases)
-  check_number("delta", delta)
-  is_whole = -math.inf < num_releases < math.inf and num_releases == int(num_releases)
-  if not (noise_multiplier >= 0 and num_releases >= 0 and is_whole and 0 < delta < 1):
+  noise_multiplier = check_number("noise_multiplier", noise_multiplier)
+  releases = check_number("num_releases", num_releases)
+  delta = check_number("delta", delta)
+  is_whole = -math.inf < releases < math.inf and releases == int(releases)
+  if not (noise_multiplier >= 0 and releases >= 0 and is_whole and 0 < delta < 1):
     raise InputError(
       "noise_multiplier must be >= 0, num_releases a whole number >= 0 and delta in "
-      f"(0, 1); found {noise_multiplier}, {num_releases} and {delta}."
+      f"(0, 1); found {noise_multiplier}, {releases} and {delta}."
     )
-  if num_releases == 0:
+  if releases == 0:
     return 0.0
   if noise_multiplier == 0:
     return math.inf
@@ -49,7 +49,7 @@ def epsilon(noise_multiplier: float, num_releases: int, delta: float) -> float:
   accountant = dp_accounting.rdp.RdpAccountant()
   mechanism = dp_accounting.GaussianDpEvent(noise_multiplier)
   try:
-    accountant.compose(mechanism, int(num_releases))
+    accountant.compose(mechanism, int(releases))
     return float(accountant.get_epsilon(delta))
   except (OverflowError, TypeError) as error:  # Beyond 64 bits NumPy has no type.
     raise InputError(

@@ -64,7 +64,7 @@ class Personalization:
       value = getattr(self, name)
       if value is not None or name != "batch_size":
         set_whole_number(self, name, low)
-    set_number(self, "learning_rate")
+    set_number(self, "learning_rate", of_float32=True)
     if not 0 < self.learning_rate < float("inf"):
       raise InputError(f"learning_rate must be > 0; found {self.learning_rate}.")
 

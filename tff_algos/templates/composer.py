@@ -40,13 +40,14 @@ if TYPE_CHECKING:
   from tff_algos.templates.stateful_process import StatefulProcess
 
 
-def check_norm_limit(norm_limit: Optional[float]) -> None:
-  """Raises `InputError` unless the limit is None, or finite and above 1."""
+def check_norm_limit(norm_limit: Optional[float]) -> Optional[float]:
+  """The limit; `InputError` unless it is None, or finite and above 1."""
   if norm_limit is None:
-    return
-  check_number("norm_limit", norm_limit)
-  if not 1 < norm_limit < math.inf:
-    raise InputError(f"norm_limit must be finite and above 1; found {norm_limit:g}.")
+    return None
+  limit = check_number("norm_limit", norm_limit, of_float32=True)
+  if not 1 < limit < math.inf:
+    raise InputError(f"norm_limit must be finite and above 1; found {limit:g}.")
+  return limit
 
 
 def check_given(model: Any, hparams: Any) -> None:
@@ -107,7 +108,7 @@ def compose_process(
   from tff_algos.templates.stateful_process import StatefulProcess
 
   check_given(model, hparams)
-  check_norm_limit(norm_limit)
+  norm_limit = check_norm_limit(norm_limit)
   check_function("init_server", init_server, " of no arguments")
   check_function("init_client", init_client, " of no arguments")
   if not isinstance(rounds, (Round, Mapping)):
