@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import types
 
@@ -67,8 +68,9 @@ def test_ssim_of_a_picture_that_is_one_window(side):
   c1, c2 = 0.01**2, 0.03**2
   light = (2 * mean(a) * mean(b) + c1) / (mean(a) ** 2 + mean(b) ** 2 + c1)
   expected = light * (2 * covariance + c2) / (sum(variances) + c2)
-  pictures = (v[..., None].astype(np.float32) for v in (a, b))
-  assert gradient_inversion.ssim(*pictures) == pytest.approx(expected, abs=1e-4)
+  for dtypes in itertools.product([np.float32, np.float64], repeat=2):
+    pictures = (v[..., None].astype(dtype) for v, dtype in zip((a, b), dtypes))
+    assert gradient_inversion.ssim(*pictures) == pytest.approx(expected, abs=1e-4)
 
 
 def test_total_variation_is_the_mean_over_neighbours_of_both_directions():
@@ -87,6 +89,16 @@ def test_distances_are_over_all_weights_together():
     a, b = (tuple(map(tf.constant, w)) for w in (a, b))
     found = gradient_inversion.distance(kind, a, b)
     assert float(found) == pytest.approx(value, rel=1e-5)
+
+
+@pytest.mark.parametrize("size", [1e-17, 1e17])
+def test_cosine_is_of_directions_alone(size):
+  """Also of updates whose squares' product float32 does not hold."""
+  a, b = np.float32([1.0, 2.0, -1.0]), np.float32([2.0, 0.5, 3.0])
+  scaled = ((tf.constant(np.float32(size) * v),) for v in (a, b))
+  expected = 1 - a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+  found = gradient_inversion.distance("cosine", *scaled)
+  assert float(found) == pytest.approx(expected, rel=1e-5)
 
 
 def test_cosine_to_a_zero_update_is_zero_and_has_a_gradient():
