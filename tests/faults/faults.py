@@ -341,7 +341,7 @@ FAULTS = (
   Fault(
     "accounting: one release",
     "tff_algos/privacy/accounting.py",
-    "accountant.compose(mechanism, int(num_releases))",
+    "accountant.compose(mechanism, int(releases))",
     "accountant.compose(mechanism, 1)",
     ("tests/privacy/test_accounting.py",),
   ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 
 import tensorflow as tf
@@ -44,11 +45,20 @@ def error_of(failed: Failed) -> Exception:
   known = {kind.__name__: kind for kind in _OURS}.get(failed.kind)
   if known is not None:
     return known(message)
-  cause = RuntimeError(f"On the worker:\n{failed.trace}")
-  kind = getattr(tf.errors, failed.kind, None)
-  if kind is None:
-    error: Exception = RuntimeError(f"{failed.kind}: {message}")
-  else:
-    error = kind(None, None, message)
-  error.__cause__ = cause
+  error = _of_kind(failed.kind, message)
+  error.__cause__ = RuntimeError(f"On the worker:\n{failed.trace}")
   return error
+
+
+def _of_kind(name: str, message: str) -> Exception:
+  """TensorFlow's or Python's error of the name; of others, `RuntimeError`."""
+  if (of_tensorflow := getattr(tf.errors, name, None)) is not None:
+    error: Exception = of_tensorflow(None, None, message)
+    return error
+  of_python = getattr(builtins, name, None)
+  if isinstance(of_python, type) and issubclass(of_python, Exception):
+    try:
+      return of_python(message)
+    except TypeError:  # One that takes more, as what encodings raise.
+      pass
+  return RuntimeError(f"{name}: {message}")
