@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
@@ -9,16 +10,13 @@ import tempfile
 from typing import NamedTuple, Optional
 
 import numpy as np
-import tensorflow as tf
 
 from experiments import command_line
 from experiments.export import run_model, signatures
 from experiments.export.formats import FORMATS
 from tff_algos import durable_files
 from tff_algos.errors import InputError
-
-#: The most that a prediction may differ, as a part of the largest logit, or of 1.
-TOLERANCE = 1e-4
+from tff_algos.models import to_keras
 
 _NUM_INPUTS = 4
 
@@ -66,7 +64,7 @@ def run(request: Request) -> None:
       "are a softmax of them, and training on a device takes another loss.",
       file=sys.stderr,
     )
-  inputs = example_inputs(keras_model, _NUM_INPUTS)
+  inputs = to_keras.example_inputs(keras_model, _NUM_INPUTS)
   expected = keras_model(inputs, training=False).numpy()
   above = os.path.dirname(os.path.abspath(request.out))
   with durable_files.writing(request.out):
@@ -82,7 +80,7 @@ def run(request: Request) -> None:
       shutil.rmtree(folder)
   print(
     f"{source} in {request.out}; read again, its logits differ by at most "
-    f"{found:.1e} ({TOLERANCE:g} is allowed)"
+    f"{found:.1e} ({to_keras.TOLERANCE:g} is allowed)"
   )
 
 
@@ -96,22 +94,6 @@ def _check_out(out: str, suffix: str) -> None:
   command_line.check_folder_of("--out", out)
 
 
-def example_inputs(keras_model: tf.keras.Model, number: int) -> np.ndarray:
-  """Inputs as they could be stored, at random, the same each time: (number, ...).
-
-  Pictures have all pixels 0..255, symbols are those that every embedding has.
-  """
-  [spec] = keras_model.inputs
-  dtype, shape = spec.dtype, [number, *spec.shape[1:]]
-  draw = np.random.default_rng(0)
-  if not dtype.is_integer:
-    return draw.normal(size=shape).astype(dtype.as_numpy_dtype)
-  layers = keras_model._flatten_layers()
-  embeddings = [x for x in layers if isinstance(x, tf.keras.layers.Embedding)]
-  limit = min((x.input_dim for x in embeddings), default=256 if dtype == tf.uint8 else 2)
-  return draw.integers(0, limit, shape).astype(dtype.as_numpy_dtype)
-
-
 def difference(found: np.ndarray, expected: np.ndarray) -> float:
   """The largest of two arrays of logits, as a part of the largest logit, or of 1.
 
@@ -120,15 +102,14 @@ def difference(found: np.ndarray, expected: np.ndarray) -> float:
     expected: Of the run's.
 
   Raises:
-    RuntimeError: It is more than `TOLERANCE`.
+    RuntimeError: It is more than `to_keras.TOLERANCE`.
   """
-  if not np.array_equal(np.isnan(found), np.isnan(expected)):
+  part = to_keras.difference(found, expected)
+  if part == math.inf:
     raise RuntimeError("The exported model gives NaN where the run's does not.")
-  largest = np.nanmax(np.abs(expected), initial=1.0)
-  part = float(np.nanmax(np.abs(found - expected), initial=0.0) / largest)
-  if not part <= TOLERANCE:
+  if not part <= to_keras.TOLERANCE:
     raise RuntimeError(
       f"The exported model's logits differ by {part:.1e} of the largest from the run's; "
-      f"{TOLERANCE:g} is allowed."
+      f"{to_keras.TOLERANCE:g} is allowed."
     )
   return part

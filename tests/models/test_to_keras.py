@@ -274,6 +274,31 @@ def _subclassed():
   return network
 
 
+class _Opposite(tf.keras.Sequential):
+  def call(self, x, training=None, mask=None):
+    return -super().call(x, training=training, mask=mask)
+
+
+class _OfOwnCall(tf.keras.Model):
+  def __init__(self):
+    x = _layers.Input((4,))
+    super().__init__(x, _layers.Dense(3)(x))
+
+  def call(self, x, training=None, mask=None):
+    return -super().call(x, training=training, mask=mask)
+
+
+def _named_start(shape, dtype=None):
+  return tf.ones(shape, dtype)
+
+
+def _not_of_layers():
+  x = _layers.Input((4,))
+  y = _layers.Dense(4)(x)
+  outer = tf.einsum("bi,bj->bij", y, y)
+  return tf.keras.Model(x, _layers.Dense(3)(_layers.Flatten()(outer)))
+
+
 def _before_dense(*layers):
   return _sequential(_layers.Input((4,)), *layers, _layers.Dense(3))
 
@@ -284,6 +309,19 @@ def _before_dense(*layers):
     (lambda: _before_dense(_OfArray(np.zeros(3))), {}, "get_config"),
     (lambda: _before_dense(_Built()), {}, "Input"),
     (_subclassed, {}, "class of its own"),
+    (lambda: _Opposite([_layers.Input((4,)), _layers.Dense(3)]), {}, "class of its own"),
+    (_OfOwnCall, {}, "class of its own"),
+    (
+      lambda: _before_dense(_Opposite([_layers.Input((4,)), _layers.Dense(4)])),
+      {},
+      "class of its own",
+    ),
+    (
+      lambda: _before_dense(_layers.Dense(4, kernel_initializer=_named_start)),
+      {},
+      r"'sequential.*' cannot be copied \(Unknown initializer.*\): make it",
+    ),
+    (_not_of_layers, {}, r"'model.*' cannot be copied \("),
     (_before_dense, dict(preprocess=lambda x: 2 * x), "tf.keras.layers.Rescaling"),
   ],
 )
@@ -292,6 +330,90 @@ def test_what_cannot_be_copied_is_refused_in_one_sentence(network, options, said
   with pytest.raises(InputError, match=said) as caught:
     to_keras(model, _trained(model))
   assert "\n" not in str(caught.value)
+
+
+class _Standardize(_layers.Layer):
+  """Its numbers are set after it is made, as `adapt` of Keras's own does."""
+
+  def __init__(self, **options):
+    super().__init__(**options)
+    self.mean = tf.constant(0.0)
+
+  def adapt(self, x):
+    self.mean = tf.constant(x.mean(axis=0))
+
+  def call(self, x):
+    return x - self.mean
+
+
+class _Features(_layers.Layer):
+  """Random Fourier features, drawn anew by each copy."""
+
+  def build(self, shape):
+    self.directions = tf.random.normal([shape[-1], 16])
+
+  def call(self, x):
+    return tf.cos(x @ self.directions)
+
+
+class _ByNumPy(_layers.Layer):
+  """What a copy does not know."""
+
+  shift = np.float32(0)
+
+  def call(self, x):
+    return x - self.shift
+
+
+def _standardized():
+  layer = _Standardize()
+  layer.adapt(np.float32(np.random.default_rng(1).normal(50, 9, (100, 4))))
+  return layer
+
+
+@pytest.mark.parametrize("make", [_standardized, _Features])
+def test_tensors_that_layers_hold_are_copied(make):
+  layer = make()
+  model = _model(_sequential(_layers.Input((4,)), layer, _layers.Dense(3)), 4)
+  weights = _trained(model)
+  copied = to_keras(model, weights)
+  x = tf.constant(np.random.default_rng(2).normal(size=(5, 4)), tf.float32)
+  expected = model.predict(weights, x, False, tf.zeros([2], tf.int32))
+  np.testing.assert_allclose(copied(x), expected, rtol=1e-5, atol=1e-6)
+  if isinstance(layer, _Standardize):  # The copy is of when the model was made.
+    layer.mean = tf.zeros(4)
+    np.testing.assert_allclose(to_keras(model, weights)(x), expected, rtol=1e-5)
+
+
+def test_a_copy_that_predicts_something_else_is_refused():
+  layer = _ByNumPy()
+  layer.shift = np.float32([1, 2, 3, 4])
+  model = _model(_sequential(_layers.Input((4,)), layer, _layers.Dense(3)), 4)
+  with pytest.raises(InputError, match=r"something else .* of _ByNumPy have all"):
+    to_keras(model, _trained(model))
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16", "float64"])
+def test_inputs_are_not_rounded_by_a_global_policy(policy):
+  """Number 4999 of an embedding is 5000, of which there is none, in half precision."""
+  own = dict(dtype="float32")
+  network = _sequential(
+    _layers.Input((2,), dtype=tf.int32),
+    _layers.Embedding(5000, 4, **own),
+    _layers.Flatten(**own),
+    _layers.Dense(3, **own),
+  )
+  model = _model(network, 2, dtype=tf.int32)
+  weights, x = _trained(model), tf.constant([[4999, 4097], [0, 2049]])
+  tf.keras.mixed_precision.set_global_policy(policy)
+  try:
+    found = to_keras(model, weights)(x)
+  finally:
+    tf.keras.mixed_precision.set_global_policy("float32")
+  expected = model.predict(
+    weights, tf.cast(x, tf.float32), False, tf.zeros([2], tf.int32)
+  )
+  np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_a_model_of_pure_functions_has_no_keras_model():

@@ -130,7 +130,7 @@ def from_keras(
     predict=predict,
     example_losses=loss,
     preprocess=preprocess,
-    keras_source=KerasSource(keras_model, trainable, held),
+    keras_source=KerasSource(keras_model, trainable, held, slots),
     **metric_options,
   )
   if isinstance(preprocess, tf.keras.layers.Layer) and not preprocess.built:

@@ -18,7 +18,7 @@ _TRACING = threading.RLock()
 
 Layers = Sequence[tf.keras.layers.Layer]
 # An attribute of a layer: the layer's attributes, and its name among them.
-_Slot = tuple[dict[str, Any], str]
+Slot = tuple[dict[str, Any], str]
 # The same, and what stands there while the model is traced.
 _Replacement = tuple[dict[str, Any], str, Any]
 
@@ -29,14 +29,13 @@ def layers_of(keras_model: tf.keras.Model) -> list[tf.keras.layers.Layer]:
   return list(keras_model._flatten_layers())
 
 
-def find_slots(layers: Layers) -> dict[Any, list[_Slot]]:
+def find_slots(layers: Layers) -> dict[Any, list[Slot]]:
   """Where variables and eager tensors are kept: ref -> [(attribute dict, name)]."""
-  slots: dict[Any, list[_Slot]] = {}
+  slots: dict[Any, list[Slot]] = {}
   for layer in layers:
     attributes = vars(layer)
     for name, value in attributes.items():
-      is_value = is_eager(value) and value.dtype != tf.resource
-      if isinstance(value, tf.Variable) or is_value:
+      if isinstance(value, tf.Variable) or is_held(value):
         slots.setdefault(value.ref(), []).append((attributes, name))
   return slots
 
@@ -44,6 +43,11 @@ def find_slots(layers: Layers) -> dict[Any, list[_Slot]]:
 def is_eager(value: Any) -> bool:
   """Whether it is a tensor that has a value."""
   return isinstance(value, tf.Tensor) and hasattr(value, "numpy")
+
+
+def is_held(value: Any) -> bool:
+  """Whether it is a tensor of numbers, which a layer may compute with."""
+  return is_eager(value) and value.dtype != tf.resource
 
 
 class Constants:

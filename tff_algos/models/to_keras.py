@@ -7,17 +7,25 @@ made here is a Keras model again: it holds weights, and takes inputs as they are
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+from numpy.typing import NDArray
 
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, first_line
 from tff_algos.models import functional, keras_exchange
 
+#: The most that a prediction may differ, as a part of the largest, or of 1.
+TOLERANCE = 1e-4
+
 _DISCRETIZATION = tf.keras.layers.Discretization
+_COMPARED = 4
+# The class of tf.keras.Model(inputs, outputs).
+_FUNCTIONAL = tf.keras.Sequential.__bases__[0]
 
 
 class KerasSource(NamedTuple):
@@ -27,11 +35,13 @@ class KerasSource(NamedTuple):
     keras_model: The Keras model, whose layers the `Model` runs.
     trainable: Its variables that are trained, in the order of the `Model`'s weights.
     constants: The values of its others and of tensors that layers hold, by reference.
+    slots: Where variables and tensors were kept then, as `find_slots` gives them.
   """
 
   keras_model: tf.keras.Model
   trainable: list[tf.Variable]
   constants: Mapping[Any, tf.Tensor]
+  slots: Mapping[Any, list[keras_exchange.Slot]]
 
 
 def to_keras(model: functional.Model, weights: functional.Weights) -> tf.keras.Model:
@@ -60,8 +70,9 @@ def to_keras(model: functional.Model, weights: functional.Weights) -> tf.keras.M
 
   Raises:
     InputError: `model` is not of `from_keras`, has other weights than these, or cannot be
-      copied: its `preprocess` is a function, a layer has no `get_config`, or the Keras
-      model is a class of its own.
+      copied: its `preprocess` is a function, a layer has no `get_config`, the Keras model
+      is a class of its own, or the copy predicts something else, as where a layer was
+      changed after it was made by what its `get_config` does not have.
   """
   functional.check_model(model)
   source = model.keras_source
@@ -75,8 +86,49 @@ def to_keras(model: functional.Model, weights: functional.Weights) -> tf.keras.M
   values.update((v.ref(), np.asarray(w)) for v, w in zip(source.trainable, weights))
   spec = model.example_spec.x
   inputs = tf.keras.Input(spec.shape, dtype=spec.dtype, name="inputs")
-  outputs = _Copy(values).of(source.keras_model)(_preprocessed(model, inputs))
-  return tf.keras.Model(inputs, outputs, name=source.keras_model.name)
+  try:
+    copy = _Copy(values, source.slots)
+    outputs = copy.of(source.keras_model)(_preprocessed(model, inputs))
+    copied = tf.keras.Model(inputs, outputs, name=source.keras_model.name)
+  except InputError:
+    raise
+  except ValueError as error:  # As Keras says of what it cannot make again.
+    why, _, _ = first_line(error).partition(". ")
+    raise InputError(
+      f"The Keras model {source.keras_model.name!r} cannot be copied ({why}): make it of "
+      "layers alone, and these of what Keras knows by name."
+    ) from error
+  _check_copy(model, weights, copied)
+  return copied
+
+
+def example_inputs(keras_model: tf.keras.Model, number: int) -> NDArray[Any]:
+  """Inputs as they could be stored, at random, the same each time: (number, ...).
+
+  Pictures have all pixels 0..255, symbols are those that every embedding has.
+  """
+  [spec] = keras_model.inputs
+  dtype, shape = spec.dtype, [number, *spec.shape[1:]]
+  draw = np.random.default_rng(0)
+  layers = keras_model._flatten_layers()
+  embeddings = [x for x in layers if isinstance(x, tf.keras.layers.Embedding)]
+  limit = min((x.input_dim for x in embeddings), default=256 if dtype == tf.uint8 else 2)
+  if dtype.is_integer:
+    return draw.integers(0, limit, shape).astype(dtype.as_numpy_dtype)
+  # Some of them may be symbols, which the model casts.
+  numbers = draw.uniform(0, limit, shape) if embeddings else draw.normal(size=shape)
+  return numbers.astype(dtype.as_numpy_dtype)
+
+
+def difference(found: NDArray[Any], expected: NDArray[Any]) -> float:
+  """The largest of two arrays of predictions, as a part of the largest expected, or of 1.
+
+  Infinite where one has NaN and the other has not.
+  """
+  if not np.array_equal(np.isnan(found), np.isnan(expected)):
+    return math.inf
+  largest = np.nanmax(np.abs(expected), initial=1.0)
+  return float(np.nanmax(np.abs(found - expected), initial=0.0) / largest)
 
 
 def check_built(keras_model: tf.keras.Model) -> None:
@@ -114,10 +166,34 @@ def keras_weights(keras_model: tf.keras.Model) -> tff.learning.models.ModelWeigh
   return tff.learning.models.ModelWeights(trained, ())
 
 
+def _check_copy(
+  model: functional.Model, weights: functional.Weights, copied: tf.keras.Model
+) -> None:
+  """Raises `InputError` if the copy predicts something else than the model."""
+  inputs = example_inputs(copied, _COMPARED)
+  seed = tf.zeros([2], tf.int32)
+  try:
+    expected = model.predict(weights, model.preprocess(tf.constant(inputs)), False, seed)
+  except tf.errors.InvalidArgumentError:  # It takes fewer than these inputs' kind has.
+    return
+  both = (tf.nest.flatten(each) for each in (copied(inputs, training=False), expected))
+  if max(difference(a.numpy(), b.numpy()) for a, b in zip(*both)) > TOLERANCE:
+    own = {type(layer) for layer in model.keras_source.keras_model._flatten_layers()}
+    names = sorted(
+      kind.__name__ for kind in own if kind.__module__.partition(".")[0] != "keras"
+    )
+    raise InputError(
+      f"A copy of the Keras model {copied.name!r} predicts something else than it does: "
+      f"let the get_config or the standard_layer of {', '.join(names) or 'its layers'} "
+      "have all that was set since the layer was made."
+    )
+
+
 def _preprocessed(model: functional.Model, inputs: Any) -> Any:
   """The inputs behind the layer that does what `model.preprocess` does."""
   if getattr(model.preprocess, "_is_graph_network", False):
-    return _Copy({}).of(model.preprocess)(inputs)
+    slots = keras_exchange.find_slots(keras_exchange.layers_of(model.preprocess))
+    return _Copy({}, slots).of(model.preprocess)(inputs)
   if isinstance(model.preprocess, tf.keras.layers.Layer):
     return _from_config(model.preprocess)(inputs)
   if model.preprocess is not functional.scale_pictures:
@@ -128,14 +204,17 @@ def _preprocessed(model: functional.Model, inputs: Any) -> Any:
   if inputs.dtype == tf.float32:
     return inputs
   scale = 1 / 255 if inputs.dtype == tf.uint8 else 1.0
-  return tf.keras.layers.Rescaling(scale, name="stored_to_float")(inputs)
+  # Not of a global policy's dtype, whatever that is.
+  return tf.keras.layers.Rescaling(scale, dtype="float32", name="stored_to_float")(inputs)
 
 
 class _Copy:
   """Copies of layers, which have other weights and are of Keras's own classes."""
 
-  def __init__(self, values: Mapping[Any, Any]):
-    self._values = values
+  def __init__(
+    self, values: Mapping[Any, Any], slots: Mapping[Any, list[keras_exchange.Slot]]
+  ):
+    self._values, self._slots = values, slots
     # By identity, as a layer may be at several places; with the weights it is to have.
     self._made: dict[int, tuple[tf.keras.layers.Layer, list[Any]]] = {}
     # Of the same class, and so of the same parts, which a configuration has not frozen.
@@ -148,9 +227,16 @@ class _Copy:
       if weights:
         with _unfrozen(layer):
           layer.set_weights(weights)
+    copies: dict[int, dict[str, Any]] = {}
     for original, layer in self._copies:
       for part, of_copy in zip(original._flatten_layers(), layer._flatten_layers()):
         of_copy._trainable = part._trainable
+        copies[id(vars(part))] = vars(of_copy)
+    for ref, slots in self._slots.items():
+      for attributes, name in slots:
+        if isinstance(ref.deref(), tf.Tensor) and id(attributes) in copies:
+          kept = self._values.get(ref, ref.deref())
+          copies[id(attributes)][name] = tf.constant(np.asarray(kept))
     for layer in copied._flatten_layers():
       # What an adapted layer computes with, it makes of its weights.
       if isinstance(layer, tf.keras.layers.Normalization):
@@ -158,7 +244,8 @@ class _Copy:
     return copied
 
   def _network(self, network: tf.keras.Model) -> tf.keras.Model:
-    if not network._is_graph_network:
+    has_own_call = type(network).call not in (tf.keras.Sequential.call, _FUNCTIONAL.call)
+    if not network._is_graph_network or has_own_call:
       raise InputError(
         f"The Keras model {network.name!r} is a class of its own, which cannot be "
         "copied: make it of layers, by tf.keras.Sequential or tf.keras.Model(inputs, "

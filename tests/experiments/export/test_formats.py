@@ -11,6 +11,7 @@ import tensorflow as tf
 from experiments.export import formats, keras_files, program, run_model, signatures
 from tasks.models import group_norm
 from tff_algos.errors import InputError
+from tff_algos.models import to_keras as of_keras
 
 _layers = tf.keras.layers
 
@@ -54,7 +55,7 @@ class Case:
 def case(request, tmp_path_factory) -> Case:
   tf.keras.utils.set_random_seed(1)
   keras_model = request.param()
-  inputs = program.example_inputs(keras_model, 4)
+  inputs = of_keras.example_inputs(keras_model, 4)
   logits = keras_model(inputs, training=False).numpy()
   assert np.ptp(logits, axis=0).max() > 0.1
   return Case(keras_model, inputs, logits, str(tmp_path_factory.mktemp("out")))
@@ -218,7 +219,7 @@ def _normalizing(layer, *shape: int) -> tf.keras.Model:
 )
 def test_normalization_of_any_kind_is_exported(layer, shape, name, tmp_path):
   network = _normalizing(layer(), *shape)
-  inputs = program.example_inputs(network, 5)
+  inputs = of_keras.example_inputs(network, 5)
   expected = network(inputs).numpy()
   suffix, write, read = formats.FORMATS[name]
   path = str(tmp_path / f"model{suffix}")
@@ -314,16 +315,16 @@ def test_a_difference_is_measured_in_the_largest_logit():
 
 
 def test_example_inputs_are_what_a_model_takes(case):
-  inputs = program.example_inputs(case.keras_model, 50)
+  inputs = of_keras.example_inputs(case.keras_model, 50)
   assert inputs.shape == (50, *case.inputs.shape[1:])
   assert inputs.dtype == case.inputs.dtype
   assert (inputs.min(), inputs.max()) == ((0, 255) if inputs.ndim == 4 else (0, 8))
-  np.testing.assert_array_equal(program.example_inputs(case.keras_model, 50), inputs)
+  np.testing.assert_array_equal(of_keras.example_inputs(case.keras_model, 50), inputs)
 
 
 def test_example_inputs_are_symbols_that_every_embedding_has():
   inputs = tf.keras.Input((5,), dtype=tf.int32)
   both = [_layers.Embedding(number, 3)(inputs) for number in (9, 4)]
   keras_model = tf.keras.Model(inputs, _layers.Dense(2)(_layers.Add()(both)))
-  found = program.example_inputs(keras_model, 50)
+  found = of_keras.example_inputs(keras_model, 50)
   assert (found.min(), found.max()) == (0, 3)
