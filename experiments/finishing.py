@@ -41,7 +41,6 @@ def finish(
     summary["privacy"] = _privacy(prepared, mechanism, len(result.records))
   weights = prepared.process.get_model_weights(result.state).trainable
   best = result.best and result.best.weights
-  keras_files.keep(folder, prepared.loaded.model, weights, best)
   own = dask_tasks.peak_memory()
   summary["peak_memory_bytes"] = own + runtime.worker_peak_memory()
   records.write_json(folder.file(records.SUMMARY), summary)
@@ -54,6 +53,8 @@ def finish(
     title=title,
     target=config.target_accuracy,
   )
+  # Last of the files, as it is others' layers that are written.
+  keras_files.keep(folder, prepared.loaded.model, weights, best)
   line = _summary_line(summary, config)
   if quiet:
     print(f"{line}; {_where(summary, config)}")

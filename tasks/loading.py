@@ -77,7 +77,7 @@ def load(
     keras_model = task.build_keras_model(data.train_x.shape[1:], data.num_classes)
     if not task.is_pretrained:
       keras.reinitialize(keras_model, model_seed)
-    model = make_model(task, keras_model, spec, loss_epsilon)
+    model = _make_model(task, keras_model, spec, loss_epsilon)
     _check_outputs(model, data)
     counts = partitions.class_counts(split, data.train_y, data.num_classes)
     _warn_of_absent(counts, data)
@@ -108,7 +108,7 @@ def reading(task: Task) -> Iterator[None]:
     raise InputError(f"{place}: {said.rstrip('.')}.") from error
 
 
-def make_model(
+def _make_model(
   task: Task, keras_model: Any, spec: ExampleSpec, loss_epsilon: float
 ) -> Model:
   """A Keras model with the task's loss and metrics.
@@ -193,6 +193,8 @@ def _check_outputs(model: Model, data: Dataset) -> None:
       f"The task's model embeds numbers of 0 to below {beyond[2]}, but its data have "
       f"{beyond[1]}: give the Embedding a larger input_dim, or number the inputs from 0."
     ) from error
+  if tf.nest.is_nested(found):  # Of which a loss of the task's own knows the meaning.
+    return
   shape = found.shape
   steps = data.train_y.shape[1:]
   if shape.rank != len(steps) + 2 or tuple(shape[1:-1]) != steps:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import zipfile
 from collections.abc import Mapping
@@ -14,10 +13,8 @@ from experiments import command_line, preparation
 from experiments.config import Config, check_held, make_config
 from experiments.export import keras_files
 from experiments.run_folder.folder import CHECKPOINTS, CONFIG, read_manifest
-from tasks import loading
-from tasks import registry as tasks_registry
 from tasks.registry import LoadedTask
-from tff_algos import durable_files, to_keras
+from tff_algos import durable_files, from_keras, to_keras
 from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.errors import DamagedError, InputError, first_line
 from tff_algos.models.functional import Model, Weights
@@ -155,10 +152,14 @@ def read_functions(
       f"{path} takes {inputs.dtype.name} {tuple(inputs.shape[1:])}, but the data hold "
       f"{spec.x.dtype.name} {tuple(spec.x.shape)}: name the run's own by --data_dir."
     )
-  # It has the preprocessing in itself.
-  task = tasks_registry.get(config.task)
-  model = loading.make_model(task, keras_model, spec, config.loss_epsilon)
-  model = dataclasses.replace(model, preprocess=lambda x: x)
+  of_task = loaded.model
+  model = from_keras(
+    keras_model,
+    spec,
+    loss=of_task.example_losses,
+    metrics=of_task.metrics,
+    preprocess=tf.identity,  # The file's model has the preprocessing in itself.
+  )
   return RunFunctions(model, model.initial_weights, path)
 
 

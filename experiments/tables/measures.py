@@ -20,7 +20,7 @@ class Curve(NamedTuple):
     loss: Test loss after each of them, nats.
     round_bytes: Mean bytes down and up of a round, all clients.
     round_seconds: Median seconds of a round.
-    seconds: Of all rounds and evaluations.
+    seconds: Of all rounds and evaluations, those on clients too.
     note: What to say beside its numbers, such as "JPEG CIFAR-10".
     machines: Processor, cores and GPUs of each session, as far as the run says; no GPUs
       where it did not use them.
@@ -48,6 +48,7 @@ Measure = Callable[[Curve, Optional[Curve]], Optional[float]]
 
 
 _CLIENTS, _HELD_OUT = "client_accuracy_p50", "held_out_accuracy_p50"
+_EVALUATIONS = ("evaluation_seconds", "client_evaluation_seconds")
 
 
 def first_rounds(run: Run, rounds: int) -> Optional[Curve]:
@@ -70,7 +71,7 @@ def first_rounds(run: Run, rounds: int) -> Optional[Curve]:
     loss=[record.get("test_loss", math.nan) for record in measured],
     round_bytes=statistics.mean(r["bytes_down"] + r["bytes_up"] for r in records),
     round_seconds=statistics.median(seconds[1:] or seconds),
-    seconds=sum(seconds) + sum(r.get("evaluation_seconds", 0.0) for r in records),
+    seconds=sum(seconds) + sum(r.get(n) or 0.0 for r in records for n in _EVALUATIONS),
     note=run.data.get("note", ""),
     machines=_machines(run),
     clients=[record[_CLIENTS] for record in of_clients],

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import sqlite3
+import types
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -105,6 +106,28 @@ def test_restored_store_is_the_saved_one(tmp_path, memory_bytes):
   other.put([9], [_state(9)])
   other.restore(3, digest)
   _assert_holds(other, {4: 4, 1: 1})
+
+
+@pytest.mark.parametrize("memory_bytes", [10**6, 40])
+def test_states_may_grow_where_their_types_say_so(tmp_path, memory_bytes):
+  """From none; without types a longer one is taken for another algorithm's."""
+  nothing = np.zeros(0, np.float32)
+  vector = types.SimpleNamespace(shape=(None,))
+  grows = dict(types=vector, memory_bytes=memory_bytes)
+  store = _store(tmp_path, nothing, **grows)
+  for place in range(6):
+    store.put([place], [np.arange(place, dtype=np.float32)])
+    # Of 20 bytes at most, so that two have room.
+    assert len(store._kept) <= (6 if memory_bytes > 40 else 40 // max(1, 4 * place))
+  digest = store.save(1)
+  store = _store(tmp_path, nothing, **grows)
+  store.restore(1, digest)
+  for place, found in enumerate(store.get(range(6))):
+    _assert_same(found, np.arange(place, dtype=np.float32))
+  assert len(store._kept) == (6 if memory_bytes > 40 else 2)
+  store = _store(tmp_path, nothing)
+  with pytest.raises(InputError, match="client 1, holds other arrays"):
+    store.restore(1, digest)
 
 
 _rounds = st.lists(st.dictionaries(st.integers(0, 9), st.integers(1, 99), max_size=4))

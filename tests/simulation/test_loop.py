@@ -40,7 +40,8 @@ _SECONDS = ("seconds", "evaluation_seconds")
 class _Notes:
   """Stands for a process: counts the rounds, and of each client its rounds."""
 
-  model = personal_model = population = state_types = None
+  model = personal_model = population = None
+  state_types = client_state_types = None
   identity = Identity()
 
   def __init__(self):

@@ -63,6 +63,7 @@ class ClientStateStore:
     initial_state: Any,
     model: Optional[Model] = None,
     *,
+    types: Optional[Any] = None,
     path: Optional[str] = None,
     memory_bytes: int = MEMORY_BYTES,
   ):
@@ -71,16 +72,19 @@ class ClientStateStore:
     Args:
       initial_state: What `process.initialize_client()` returned.
       model: The model that is trained, whose weights' names saved states have.
+      types: `process.client_state_types`, by which states may differ in length; None: all
+        are as long as the initial one.
       path: The file; made when it is first needed, in place of one that is there. None:
         a temporary one.
       memory_bytes: The most that states may take in memory.
     """
-    self._initial, self._model = initial_state, model
-    leaves = tree.flatten(initial_state)
-    self._is_empty = not leaves
-    size = sum(np.asarray(leaf).nbytes for leaf in leaves)
-    self._most_kept = max(1, memory_bytes // max(1, size))
-    self._path, self._size = path, size
+    self._initial, self._model, self._types = initial_state, model, types
+    self._is_empty = not tree.flatten(initial_state)
+    self._path, self._memory_bytes = path, memory_bytes
+    shapes = [] if types is None else [leaf.shape for leaf in tree.flatten(types)]
+    self._varies = any(None in shape for shape in shapes)
+    # Of the largest state so far.
+    self._size = _size_of(initial_state)
     # The states in memory, those used last at the end; and whose are not in the file.
     self._kept: collections.OrderedDict[int, Any] = collections.OrderedDict()
     self._changed: set[int] = set()
@@ -115,7 +119,7 @@ class ClientStateStore:
     version = self._since.get(place) or self._saved.get(place)
     if version is None:
       return self._initial
-    self._kept[place] = self._read(version)
+    self._keep(place, self._read(version))
     self._make_room()
     return self._kept[place]
 
@@ -128,10 +132,19 @@ class ClientStateStore:
     if self._is_empty:
       return
     for place, state in zip(places, states):
-      self._kept[place] = state
+      self._keep(place, state)
       self._kept.move_to_end(place)
       self._changed.add(place)
     self._make_room()
+
+  def _keep(self, place: int, state: Any) -> None:
+    self._kept[place] = state
+    if self._varies:
+      self._size = max(self._size, _size_of(state))
+
+  @property
+  def _most_kept(self) -> int:
+    return max(1, self._memory_bytes // max(1, self._size))
 
   def _make_room(self) -> None:
     while len(self._kept) > self._most_kept:
@@ -214,7 +227,8 @@ class ClientStateStore:
       raise self._damaged()
     if len(self._saved) <= self._most_kept:
       for place, version in self._saved.items():
-        self._kept[place] = self._read(version)
+        self._keep(place, self._read(version))
+        self._make_room()
 
   def _digest(self) -> str:
     total = hashlib.sha256()
@@ -294,12 +308,16 @@ class ClientStateStore:
     if not is_whole:
       raise self._damaged()
     what = f"{self._path}, client {version.place},"
-    return load_structure(io.BytesIO(value), self._initial, what)
+    return load_structure(io.BytesIO(value), self._initial, what, self._types)
 
   def _damaged(self) -> DamagedError:
     return DamagedError(
       f"{self._path} is damaged: it does not hold what was written to it."
     )
+
+
+def _size_of(state: Any) -> int:
+  return sum(np.asarray(leaf).nbytes for leaf in tree.flatten(state))
 
 
 def _digest_of(place: int, value: bytes) -> bytes:

@@ -247,6 +247,7 @@ def simulate(
     store = ClientStateStore(
       client_state,
       process.model,
+      types=process.client_state_types,
       path=None if folder is None else checkpoints.client_file(folder),
     )
     began_with = {} if folder is None else origin.of(process, state, clients, settings)

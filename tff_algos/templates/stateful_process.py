@@ -133,8 +133,12 @@ class StatefulProcess(tff.templates.IterativeProcess):
 
     Its shape has None for an axis whose length may change from round to round.
     """
-    state_type = self.initialize.type_signature.result.member
-    return tff.types.structure_from_tensor_type_tree(lambda leaf: leaf, state_type)
+    return _leaf_types(self.initialize.type_signature.result.member)
+
+  @property
+  def client_state_types(self) -> Any:
+    """The same of a client's state."""
+    return _leaf_types(self.initialize_client.type_signature.result)
 
   @property
   def client_work(self) -> Optional[Callable[..., Any]]:
@@ -323,3 +327,7 @@ def check_process(process: Any) -> None:
       f"The process is a {type(process).__name__}: give a StatefulProcess, such as "
       "tff_algos.build_fed_avg(model) makes of a model."
     )
+
+
+def _leaf_types(value_type: tff.Type) -> Any:
+  return tff.types.structure_from_tensor_type_tree(lambda leaf: leaf, value_type)

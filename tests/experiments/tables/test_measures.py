@@ -146,6 +146,14 @@ def test_seconds_of_a_run_are_of_its_evaluations_too(write_run, tmp_path):
   assert measures.first_rounds(run, 2).seconds == (9 + 1) + 4
 
 
+def test_seconds_of_a_run_are_of_its_evaluations_on_clients_too(write_run, tmp_path):
+  head = "round,test_accuracy,seconds,evaluation_seconds,client_evaluation_seconds,"
+  head += "bytes_down,bytes_up"
+  rounds = ["1,0.5,9.0,4.0,,10,10", "2,,1.0,,5.0,10,10"]
+  run = read_run(write_run(tmp_path / "a", head=head, rounds=rounds))
+  assert measures.first_rounds(run, 2).seconds == (9 + 1) + 4 + 5
+
+
 @pytest.mark.parametrize(
   "gpus, expected",
   [
