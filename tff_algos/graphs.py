@@ -52,6 +52,17 @@ def has_own_gradients(graph: tf.compat.v1.GraphDef) -> bool:
   )
 
 
+def computes_in_float16(graph: tf.compat.v1.GraphDef) -> bool:
+  """Whether something is cast to float16, as it is where weights are float32."""
+  import tensorflow as tf
+
+  return any(
+    node.op == "Cast" and node.attr["DstT"].type == tf.float16.as_datatype_enum
+    for nodes in _bodies(graph)
+    for node in nodes
+  )
+
+
 def _bodies(graph: tf.compat.v1.GraphDef) -> Iterator[Sequence[tf.compat.v1.NodeDef]]:
   """The nodes of a graph, and of each of its functions."""
   yield graph.node

@@ -56,6 +56,11 @@ def run(request: Request) -> None:
     data_dir=request.data_dir,
     cache_dir=request.cache_dir,
   )
+  if len(keras_model.outputs) > 1:
+    raise InputError(
+      f"The model of {request.run} gives {len(keras_model.outputs)} outputs, and exports "
+      "are of one, the logits: take its model.keras, which has them all."
+    )
   last = signatures.last_activation(keras_model)
   if last and request.format != "keras":
     print(

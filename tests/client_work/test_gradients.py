@@ -190,3 +190,45 @@ def test_sum_is_the_same_inside_a_graph(problem_of):
   expected, expected_loss = _sum(problem, _square)
   _assert_close(found, expected)
   np.testing.assert_allclose(loss, expected_loss, rtol=1e-6)
+
+
+# --- Half precision -----------------------------------------------------------------
+
+_RNG = np.random.default_rng(3)
+
+
+def _half_losses(x):
+  """A hidden layer of float16, as a model by hand may have it."""
+
+  def losses_at(weights):
+    kernel, last = (tf.cast(w, tf.float16) for w in weights)
+    hidden = tf.tanh(tf.cast(x, tf.float16) @ kernel)
+    return tf.cast(tf.square(hidden @ last)[:, 0], tf.float32)
+
+  return losses_at
+
+
+def test_learning_rate_is_not_in_float16():
+  """Where gradients of 1e-4 and less, times a rate of 1e-4, would be 0."""
+  x = tf.constant(_RNG.normal(size=(200, 8)), tf.float32)
+  shapes = (8, 6), (6, 1)
+  weights = tuple(tf.constant(_RNG.normal(size=s) * 0.1, tf.float32) for s in shapes)
+  plain, _ = gradients.mean_gradient(_half_losses(x), weights)
+
+  @tf.function(autograph=False)
+  def scaled(*weights):
+    return gradients.mean_gradient(_half_losses(x), weights, tf.constant(1e-4))[0]
+
+  for found, expected in zip(scaled(*weights), plain):
+    norm = np.linalg.norm(expected)
+    assert norm > 0
+    assert np.linalg.norm(1e4 * found - expected) < 1e-3 * norm
+
+
+def test_sum_of_losses_in_float16_is_in_float32():
+  hundreds = tf.fill([1000], tf.constant(100.0, tf.float16))
+  found, loss = gradients.mean_gradient(
+    lambda weights: tf.cast(weights[0], tf.float16) * hundreds, (tf.constant(1.0),)
+  )
+  assert loss.dtype == tf.float32 and float(loss) == 1e5
+  assert float(found[0]) == pytest.approx(100, rel=1e-2)

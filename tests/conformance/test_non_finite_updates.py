@@ -9,13 +9,23 @@ import pytest
 import tensorflow as tf
 
 from tff_algos.algorithms import fed_agg, registry
+from tff_algos.privacy.dp_sgd_step import DpSgd
+
+# In the private forms an example that decided whether there is a result would be seen.
+_PRIVATE = [
+  name
+  for name in registry.ALGORITHMS
+  if issubclass(registry.get(name).hparams_class, DpSgd)
+]
+_DROPPING = [name for name in registry.ALGORITHMS if name not in _PRIVATE]
 
 every_algorithm = pytest.mark.parametrize("name", registry.ALGORITHMS)
+every_dropping = pytest.mark.parametrize("name", _DROPPING)
 every_poison = pytest.mark.parametrize("poison", problems.POISONS)
 
 # FedAgg's other estimates are exchanges before the training: in these, too, it counts for
 # nothing.
-CASES = [(name, {}) for name in registry.ALGORITHMS] + [
+CASES = [(name, {}) for name in _DROPPING] + [
   ("fedagg", driver.ESTIMATES),
 ]
 
@@ -46,13 +56,30 @@ def test_round_is_the_one_without_the_client(federate, name, settings, poison):
 
 
 @every_poison
-@every_algorithm
+@pytest.mark.parametrize("problem", ["linear", "mlp"])
+@pytest.mark.parametrize("name", _PRIVATE)
+def test_private_result_comes_whatever_an_example_is(federate, name, problem, poison):
+  """So that the others' gradients count, with noise, as if it had none."""
+  with_it, without = (
+    federate(name, problem, noise_multiplier=0.0).round((0, 1, 2)) for _ in range(2)
+  )
+  with_it.round((0, 1, 2), {1: poison})
+  without.round((0, 2))
+  assert with_it.training["num_dropped"] == 0
+  assert with_it.training["num_accepted"] == 3
+  assert np.isfinite(with_it.training["loss"])
+  assert all(np.isfinite(v).all() for v in driver.flat(with_it.state.variables))
+  assert driver.differ(with_it.weights, without.weights)
+
+
+@every_poison
+@every_dropping
 def test_newcomer_that_is_dropped_stays_new(federate, name, poison):
   federation = federate(name).round((0, 1), {1: poison})
   driver.assert_same(federation.client_states[1], federation.process.initialize_client())
 
 
-@every_algorithm
+@every_dropping
 def test_round_of_dropped_clients_changes_no_variable(federate, name):
   federation = federate(name).round((0, 1, 2))
   before, states = federation.state, dict(federation.client_states)
@@ -79,7 +106,7 @@ def test_round_without_clients_changes_no_variable(federate, name):
   assert {k: federation.training[k] for k in counts} == counts
 
 
-@every_algorithm
+@every_dropping
 def test_dropped_client_may_come_back(federate, name):
   """What it has when it is back is what it had before it was dropped."""
   spoilt, absent = (federate(name).round((0, 1, 2)) for _ in range(2))

@@ -174,6 +174,19 @@ def _other_loss(labels, logits):
   return functional.sparse_cross_entropy(labels, 2 * logits)
 
 
+def test_soft_targets_by_default_go_where_the_loss_goes():
+  model = _model(*_WEIGHTS)
+  faded = functional.FadingCrossEntropy(0.25)
+  found = dataclasses.replace(model, example_losses=faded)
+  assert found.soft_targets.losses == faded.of_soft_targets
+  again = dataclasses.replace(found, example_losses=model.example_losses)
+  assert again.soft_targets == model.soft_targets
+  assert dataclasses.replace(model, example_losses=_other_loss).soft_targets is None
+  given = functional.SoftTargets(tf.nn.softmax, functional.soft_cross_entropy)
+  own = _model(*_WEIGHTS, soft_targets=given)
+  assert dataclasses.replace(own, example_losses=_other_loss).soft_targets is given
+
+
 def test_models_with_another_loss_have_soft_targets_only_if_given():
   assert _model(*_WEIGHTS, example_losses=_other_loss).soft_targets is None
   given = functional.SoftTargets(tf.identity, lambda targets, predictions: targets[:, 0])

@@ -73,6 +73,27 @@ def test_without_noise_it_is_the_mean_of_the_clipped_gradients(problem):
   _assert_close(found, expected)
 
 
+@pytest.mark.parametrize("spoilt", [np.nan, np.inf, 3e38, 1e20])
+def test_gradient_that_is_not_finite_counts_as_none(problem, spoilt):
+  """And the loss is finite, so that nothing drops what the others' sum is in."""
+  x, y = problem.clients[1]
+  if x.dtype != np.float32:
+    pytest.skip("its inputs are whole numbers of 8 bits")
+  x = x.copy()
+  x[-1] = spoilt
+  weights = replay.as_weights(problem.model.initial_weights)
+  others = problem.numpy_examples(1)[0][:-1], y[:-1]
+  each = replay.example_gradients(problem.numpy_model, weights, *others)
+  clipped = [replay.clipped(g, 1) for g in each]
+  expected = [sum(arrays) / len(y) for arrays in zip(*clipped)]
+  found, loss = _private_gradient(problem.model, _private(1.0), x, y)
+  far = replay.norm([np.asarray(f) - e for f, e in zip(found, expected)])
+  # What has a finite gradient, as by tanh, is clipped.
+  assert far <= (1 / len(y) if np.isfinite(spoilt) else 0) + 1e-6
+  assert np.isfinite(loss) and abs(loss) <= 1e9
+  assert np.isfinite(tf.nn.l2_loss(loss))
+
+
 # --- Random layers ----------------------------------------------------------------------
 
 _UNITS, _EQUAL = 200, 6

@@ -9,12 +9,16 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_algos
-from tff_algos.algorithms import fed_avg
+from tff_algos.algorithms import fed_avg, fed_curv, fed_prox, fed_sgd, registry
+from tff_algos.client_work import gradients
 from tff_algos.errors import InputError
 from tff_algos.models import functional, keras
 from tff_algos.simulation import loop, origin
 from tff_algos.templates import identity
 
+_SPEC = functional.ExampleSpec(
+  tf.TensorSpec([4], tf.float32), tf.TensorSpec([], tf.int32)
+)
 _SETTINGS = loop.Settings(rounds=1, clients_per_round=3)
 
 
@@ -24,7 +28,8 @@ def _absolute_error(labels, predictions):
 
 
 def _of(process, federation):
-  return origin.of(process, process.initialize(), federation.clients, _SETTINGS)
+  states = process.initialize(), process.initialize_client()
+  return origin.of(process, *states, federation.clients, _SETTINGS)
 
 
 def _differing(one, other):
@@ -119,6 +124,120 @@ def test_loss_of_ones_own_has_no_address_in_its_text(federation):
 
   model = dataclasses.replace(federation.model, example_losses=Own(object()))
   assert identity.of_model(model)["loss"].endswith("Own")
+
+
+def test_functions_that_builders_are_given_are_told_apart_by_name(federation):
+  def opposite(model, h, weights, batch):
+    found, loss = gradients.batch_gradient(
+      model, weights, batch.x, batch.y, batch.seed, scale=-1.0
+    )
+    return found, loss
+
+  def none_of_it(model, h, weights, examples, seed):
+    del model, h, examples, seed
+    return tuple(map(tf.zeros_like, weights))
+
+  for build, given in (
+    (fed_avg.build_fed_avg, dict(local_gradient=opposite)),
+    (fed_prox.build_fed_prox, dict(local_gradient=opposite)),
+    (fed_sgd.build_fed_sgd, dict(local_gradient=opposite)),
+    (fed_curv.build_fed_curv, dict(local_gradient=opposite)),
+    (fed_curv.build_fed_curv, dict(fisher_of=none_of_it)),
+  ):
+    [(name, function)] = given.items()
+    first = _of(build(federation.model), federation)
+    other = _of(build(federation.model, **given), federation)
+    assert _differing(first, other) == {f"{name} of client_update"}
+    assert other[f"{name} of client_update"] == function.__qualname__
+
+
+def test_norm_limits_are_told_apart(process_of, federation):
+  process = process_of("fedavg")
+  found = [
+    _of(p, federation)
+    for p in (process, *(process.recomposed(norm_limit=n) for n in (10.0, 1.5)))
+  ]
+  assert [each.get("norm_limit") for each in found] == [None, "10.0", "1.5"]
+  assert _differing(*found[1:]) == {"norm_limit"}
+
+
+def test_median_and_trimmed_mean_are_told_apart(federation):
+  factories = tff_algos.median_factory(), tff_algos.trimmed_mean_factory()
+  found = [
+    _of(fed_avg.build_fed_avg(federation.model, model_aggregator=f), federation)
+    for f in factories
+  ]
+  assert _differing(*found) == {"aggregator of model"}
+
+
+def _drawn_anew(trainable=True):
+  layers = tf.keras.layers
+  inner = layers.Dense(4, "tanh", trainable=trainable)
+  network = tf.keras.Sequential([layers.Input([4]), inner, layers.Dense(3)])
+  return keras.from_keras(network, _SPEC)
+
+
+def _clients(folder):
+  draw = np.random.default_rng(0)
+  data = {
+    str(k): (draw.normal(size=(6, 4)), draw.integers(0, 3, 6).astype(np.int32))
+    for k in range(5)
+  }
+  return tff_algos.write_clients(str(folder), data, _SPEC)
+
+
+def _built(row, model, clients):
+  total = int(clients.num_examples.sum())
+  return row.build(
+    model, row.hparams_class(), num_clients=len(clients), num_examples=total
+  )
+
+
+@pytest.mark.parametrize("name", ["tefl", "twafl", "afl"])
+def test_clients_that_begin_with_other_uploads_are_refused(name, tmp_path):
+  """Of which the server's sums hold none, so that taking them back would go wrong."""
+  clients = _clients(tmp_path / "clients")
+  settings = loop.Settings(
+    rounds=1, clients_per_round=2, checkpoint_folder=str(tmp_path / "run")
+  )
+  row = registry.get(name)
+
+  def begin(**options):
+    process = _built(row, _drawn_anew(), clients)
+    with tff_algos.create_runtime():
+      return loop.simulate(process, clients, settings, **options)
+
+  begin()
+  with pytest.raises(InputError, match=r"what clients begin with=[0-9a-f]+, but"):
+    begin(resume=True)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedgg", "scaffold"])
+def test_other_initial_weights_change_nothing_of_a_run_that_goes_on(name, tmp_path):
+  """Where clients keep none: the server's are in the checkpoint."""
+  clients = _clients(tmp_path / "clients")
+  row = registry.get(name)
+
+  def run(rounds, folder, model, **options):
+    process = _built(row, model, clients)
+    settings = loop.Settings(
+      rounds=rounds, clients_per_round=2, checkpoint_folder=str(tmp_path / folder)
+    )
+    with tff_algos.create_runtime():
+      result = loop.simulate(process, clients, settings, **options)
+    return process.get_model_weights(result.state).trainable
+
+  model = _drawn_anew()
+  expected = run(4, "whole", model)
+  run(2, "parted", model)
+  found = run(4, "parted", _drawn_anew(), resume=True)
+  for a, b in zip(found, expected):
+    np.testing.assert_array_equal(a, b)
+
+
+def test_frozen_layers_of_other_values_are_told_apart(federation):
+  one, other = (fed_avg.build_fed_avg(_drawn_anew(trainable=False)) for _ in "ab")
+  assert _differing(_of(one, federation), _of(other, federation)) == {"what is frozen"}
 
 
 def test_layers_of_a_keras_model_are_told_apart():

@@ -165,7 +165,8 @@ def build_fed_gg(
     return initial_model() if is_broadcast else ()
 
   def init_client() -> _Remembered | tuple[()]:
-    return () if is_broadcast else _Remembered(tf.constant(False), initial_model())
+    nothing = tree_math.zeros_like(initial_model())
+    return () if is_broadcast else _Remembered(tf.constant(False), nothing)
 
   def distribute(variables: rounds.ServerVariables) -> rounds.Parts:
     parts = OrderedDict(model=variables.model)

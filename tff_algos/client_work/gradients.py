@@ -60,25 +60,25 @@ def mean_gradient(
   """
   with tf.GradientTape() as tape:
     tape.watch(weights)
-    losses = losses_at(weights)
+    losses = tf.cast(losses_at(weights), tf.float32)
     mean = tf.reduce_mean(losses)
   at_loss = scale is not None and not tf.executing_eagerly()
   if at_loss:
     # There it costs no pass over all weights. But a gradient of somebody's own may clip
-    # what comes in.
+    # what comes in, and float16 makes 0 of what is small.
     graph = tf.compat.v1.get_default_graph().as_graph_def()
-    at_loss = not graphs.has_own_gradients(graph)
+    at_loss = not (graphs.has_own_gradients(graph) or graphs.computes_in_float16(graph))
   gradient = tape.gradient(
     mean,
     weights,
-    output_gradients=tf.cast(scale if at_loss else 1.0, mean.dtype),
+    output_gradients=tf.cast(scale if at_loss else 1.0, tf.float32),
     unconnected_gradients=tf.UnconnectedGradients.ZERO,
   )
   # An embedding's gradient comes as slices.
   gradient = tuple(map(tf.convert_to_tensor, gradient))
   if scale is not None and not at_loss:
     gradient = tuple(scale * g for g in gradient)
-  return gradient, tf.cast(tf.reduce_sum(losses), tf.float32)
+  return gradient, tf.reduce_sum(losses)
 
 
 def full_gradient(

@@ -96,6 +96,10 @@ class SoftTargets(NamedTuple):
   losses: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
+class _OfLoss(SoftTargets):
+  """Those that a loss of this module has by default, and that go where it goes."""
+
+
 def soft_cross_entropy(targets: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
   """Cross-entropy in nats: class probabilities (B, C), logits (B, C) -> (B,)."""
   # Not TensorFlow's own: the derivative by the targets of its gradient is missing, and
@@ -197,9 +201,9 @@ class Model:
       of_soft_targets = soft_cross_entropy
     elif isinstance(losses, FadingCrossEntropy):
       of_soft_targets = losses.of_soft_targets
-    if self.soft_targets is None and of_soft_targets is not None:
-      targets = SoftTargets(tf.nn.softmax, of_soft_targets)
-      object.__setattr__(self, "soft_targets", targets)
+    if self.soft_targets is None or isinstance(self.soft_targets, _OfLoss):
+      of_loss = of_soft_targets and _OfLoss(tf.nn.softmax, of_soft_targets)
+      object.__setattr__(self, "soft_targets", of_loss)
     if len(self.initial_weights) != len(self.weight_names):
       raise InputError(
         f"A model needs one name for each of its {len(self.initial_weights)} weight "

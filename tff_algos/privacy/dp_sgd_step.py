@@ -19,6 +19,8 @@ from tff_algos.models.functional import Model, Weights
 
 # What a step's seed is folded with for its noise.
 _NOISE = 5
+# The most that a batch's loss counts for in the metrics.
+_MOST = 1e9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +62,9 @@ def private_gradient(
   """The private gradient of a batch's mean loss, and the sum of its losses.
 
   (sum_e g_e min(1, C/|g_e|) + N(0, (sigma C)^2)) / B over the batch's B examples [paper].
+  A gradient that is not finite counts as 0, and so does the sum of losses, which is at
+  most 1e9: else one example could have the client's result dropped, which is seen
+  without noise [derived].
 
   Args:
     model: The model.
@@ -73,13 +78,21 @@ def private_gradient(
     batch.x,
     batch.y,
     batch.seed,
-    lambda g: tree_math.clip(g, h.clip_norm),
+    lambda g: _clipped(h, g),
     training=True,
   )
   deviation = h.noise_multiplier * h.clip_norm
   noisy = tree_math.add_scaled(total, deviation, normal_like(total, batch.seed))
   share = 1 / tf.cast(tf.shape(batch.y)[0], tf.float32)
-  return tuple(share * g for g in noisy), loss
+  loss = tf.where(tf.math.is_finite(loss), loss, 0.0)
+  return tuple(share * g for g in noisy), tf.clip_by_value(loss, -_MOST, _MOST)
+
+
+def _clipped(h: DpSgd, gradient: Weights) -> Weights:
+  """An example's gradient, of which nothing but C is known: 0 where it has no norm."""
+  is_finite = tf.math.is_finite(tree_math.norm(gradient))
+  clipped = tree_math.clip(gradient, h.clip_norm)
+  return tuple(tf.where(is_finite, g, 0.0) for g in clipped)
 
 
 def private_fisher_information(
@@ -99,7 +112,7 @@ def private_fisher_information(
   """
 
   def square(gradient: Weights) -> Weights:
-    return tuple(map(tf.square, tree_math.clip(gradient, h.clip_norm)))
+    return tuple(map(tf.square, _clipped(h, gradient)))
 
   total, _ = gradients.sum_over_examples(
     model, weights, examples.x, examples.y, seed, square, training=False

@@ -250,7 +250,9 @@ def simulate(
       types=process.client_state_types,
       path=None if folder is None else checkpoints.client_file(folder),
     )
-    began_with = {} if folder is None else origin.of(process, state, clients, settings)
+    began_with: origin.Origin = {}
+    if folder is not None:
+      began_with = origin.of(process, state, client_state, clients, settings)
     save = functools.partial(checkpoints.save, model=process.model, origin=began_with)
     records: list[Record] = []
     best = None

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Optional
 
+import numpy as np
+import tree
+
+from tff_algos import client_arrays
 from tff_algos.client_data import ClientDirectory
 from tff_algos.errors import InputError
 from tff_algos.templates.stateful_process import StatefulProcess
@@ -17,7 +21,11 @@ Origin = Mapping[str, str]
 
 
 def of(
-  process: StatefulProcess, state: Any, clients: ClientDirectory, settings: Settings
+  process: StatefulProcess,
+  state: Any,
+  client_state: Any,
+  clients: ClientDirectory,
+  settings: Settings,
 ) -> Origin:
   """Who takes part, the seed, and what `of_process` says.
 
@@ -28,12 +36,13 @@ def of(
     "held_out_clients": settings.held_out_clients,
     "clients": f"{len(clients)} of digest {clients.digest()}",
   }
-  return of_process(process, process.get_hparams(state), given)
+  return of_process(process, process.get_hparams(state), client_state, given)
 
 
 def of_process(
   process: StatefulProcess,
   tunable: Mapping[str, Any],
+  client_state: Any,
   given: Optional[Mapping[str, Any]] = None,
 ) -> Origin:
   """What a process is of, and its hyper-parameters.
@@ -41,9 +50,13 @@ def of_process(
   Args:
     process: The process.
     tunable: Those that its initial state holds.
+    client_state: That of a client never seen before: a run that goes on has it of the
+      process that it goes on with.
     given: What else a run has begun with, by name.
   """
   parts = {**process.identity.parts, **(given or {})}
+  if arrays := [np.asarray(leaf) for leaf in tree.flatten(client_state)]:
+    parts["what clients begin with"] = client_arrays.fingerprint(*arrays)
   values = {**process.identity.hparams, **tunable}
   # One of a user's own may be called as what is there already.
   parts.update((f"hparams.{n}" if n in parts else n, v) for n, v in values.items())

@@ -150,7 +150,7 @@ async def train_with_client_states(
   array_files.check_dtypes(initial, "a client's state")
   start = await materialize(train_process.initialize())
   tunable = await materialize(train_process.get_hparams(start))
-  origin = KeptOrigin(origins.of_process(train_process, tunable))
+  origin = KeptOrigin(origins.of_process(train_process, tunable, initial))
   begun = ProgramState(start, KeptStates({}), 0, train_data_source.iterator(), origin)
   found = await _newest(program_state_manager, begun)
   state, kept, round_num, iterator, _ = found or begun

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+import inspect
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -40,6 +41,7 @@ def of(composed_of: Mapping[str, Any], model: Optional[Model]) -> Identity:
     **({} if hparams is None else {"hparams": _name(hparams)}),
     **({} if model is None else of_model(model)),
     **_of_own_functions(composed_of.get("rounds", {})),
+    **_of_limit(composed_of.get("norm_limit")),
     **{
       f"aggregator of {part}": _name(factory)
       for part, factory in composed_of.get("aggregators", {}).items()
@@ -53,12 +55,28 @@ def of(composed_of: Mapping[str, Any], model: Optional[Model]) -> Identity:
 
 def _of_own_functions(kinds: Mapping[str, Round]) -> Mapping[str, str]:
   """What a user has written of rounds; ours go by their hyper-parameters' class."""
-  return {
-    f"{name} {kind}".rstrip(): "" if _is_ours(function) else _name(function)
-    for kind, functions in kinds.items()
-    for name, function in functions._asdict().items()
-    if callable(function)
-  }
+  found: dict[str, str] = {}
+  for kind, functions in kinds.items():
+    for name, function in functions._asdict().items():
+      if callable(function):
+        where = f"{name} {kind}".rstrip()
+        found[where] = "" if _is_ours(function) else _name(function)
+        found.update((f"{n} of {where}", value) for n, value in _given_to(function))
+  return found
+
+
+def _given_to(function: Any) -> Iterator[tuple[str, str]]:
+  """A user's functions that one of ours was made with, as FedAvg's local_gradient."""
+  if not (_is_ours(function) and inspect.isfunction(function)):
+    return
+  for name, value in inspect.getclosurevars(function).nonlocals.items():
+    is_function = inspect.isroutine(value) or isinstance(value, functools.partial)
+    if is_function and not _is_ours(value):
+      yield name, _name(value)
+
+
+def _of_limit(norm_limit: Optional[float]) -> Mapping[str, str]:
+  return {} if norm_limit is None else {"norm_limit": str(norm_limit)}
 
 
 def _is_ours(function: Any) -> bool:
@@ -76,6 +94,11 @@ def of_model(model: Model) -> Mapping[str, str]:
   given = {"loss": str(losses) if is_plain else _name(losses)}
   given["numbers of the loss"] = _numbers(losses)
   if model.keras_source is not None:
+    constants = model.keras_source.constants.values()
+    # Random layers have counters among them.
+    frozen = [t.numpy() for t in constants if t.dtype.is_floating]
+    if frozen:
+      given["what is frozen"] = client_arrays.fingerprint(*frozen)
     layers = keras_exchange.layers_of(model.keras_source.keras_model)
     given["layers"] = str(len(layers))
     for place, layer in enumerate(layers):

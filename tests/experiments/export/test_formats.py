@@ -275,6 +275,18 @@ def test_functions_and_operations_that_keras_knows_are_saved(tmp_path):
   np.testing.assert_allclose(found, network(inputs), rtol=1e-6)
 
 
+@pytest.mark.parametrize("name", formats.FORMATS)
+def test_several_outputs_are_refused(name, monkeypatch, tmp_path):
+  x = _layers.Input([4])
+  both = tf.keras.Model(x, [_layers.Dense(3)(x), _layers.Dense(3)(x)])
+  read = run_model.RunModel(both, "a run")
+  monkeypatch.setattr(run_model, "read", lambda run, **options: read)
+  out = str(tmp_path / f"out{formats.FORMATS[name].suffix}")
+  with pytest.raises(InputError, match="The model of run gives 2 outputs"):
+    program.run(program.Request("run", name, out, False, None, None))
+  assert not [*tmp_path.iterdir()]
+
+
 @pytest.mark.parametrize(
   "ends, found",
   [
