@@ -332,6 +332,21 @@ FAULTS = (
   ),
   # Privacy.
   Fault(
+    "dp-sgd: an example drops its client's result",
+    "tff_algos/privacy/dp_sgd_step.py",
+    "tuple(tf.where(is_finite, g, 0.0) for g in clipped)",
+    "clipped",
+    _of("privacy/test_dp_sgd_step.py", "not_finite_counts_as_none"),
+  ),
+  Fault(
+    "dp-sgd: 32 bits of a seed",
+    f"{_CLIENT_WORK}step_seeds.py",
+    "  drawn = tf.random.stateless_uniform([2], seed, None, None, tf.int32)\n"
+    "  return drawn + tf.stack([0, number])",
+    "  return tf.random.experimental.stateless_fold_in(seed, number)",
+    _of("privacy/test_dp_sgd_step.py", "folds_into_one"),
+  ),
+  Fault(
     "dp-sgd: noise without the clip norm",
     "tff_algos/privacy/dp_sgd_step.py",
     "deviation = h.noise_multiplier * h.clip_norm\n",
@@ -903,9 +918,16 @@ FAULTS = (
   Fault(
     "client work: the rate goes into a gradient that clips",
     _CLIENT_WORK + "gradients.py",
-    "    at_loss = not graphs.has_own_gradients(graph)\n",
-    "",
+    "graphs.has_own_gradients(graph) or graphs.computes_in_float16(graph)",
+    "graphs.computes_in_float16(graph)",
     _of("client_work/test_local_training.py", "clips_what_comes_in"),
+  ),
+  Fault(
+    "client work: the rate goes into float16",
+    _CLIENT_WORK + "gradients.py",
+    "graphs.has_own_gradients(graph) or graphs.computes_in_float16(graph)",
+    "graphs.has_own_gradients(graph)",
+    _of("client_work/test_gradients.py", "rate_is_not_in_float16"),
   ),
   Fault(
     "FedAgg: rates of an infinite product",
