@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
 import sys
 from typing import Optional
 
@@ -26,10 +28,15 @@ def run(name: str, source: str, data_dir: Optional[str], *, prepare: bool) -> No
     tfds.disable_progress_bar()
   builder = tfds_images.find_builder(name, data_dir)
   for archive, found in import_archives.import_archives(builder, source):
-    origin = f"imported from {found}" if found else "already in the cache"
+    origin = f"imported from {_shown(found)}" if found else "already in the cache"
     print(f"{archive.file_name} ({archive.size:,} bytes): {origin}")
   if prepare:
     tfds_images.prepare(builder)
     print(f"{name} is ready in {builder.data_dir}")
   else:
     print(f"{name} will be prepared, without a network, when first used")
+
+
+def _shown(path: pathlib.Path) -> str:
+  """As text that any terminal takes: a name may be no UTF-8."""
+  return os.fsencode(path).decode("utf-8", "backslashreplace")

@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import sys
-import tempfile
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Optional
@@ -261,13 +260,11 @@ def _put_on_disk(
   clients = partitions.client_examples(split, data.train_x, data.train_y)
   os.makedirs(os.path.dirname(folder), exist_ok=True)
   # Under another name first: a start cut short, or two at once, must not be half found.
-  unfinished = tempfile.mkdtemp(prefix="unfinished-", dir=os.path.dirname(folder))
-  try:
-    client_data.write_clients(unfinished, clients, spec)
-    durable_files.replace(unfinished, folder)
-  except OSError:
-    if not os.path.isdir(folder):
-      raise
-  finally:
-    shutil.rmtree(unfinished, ignore_errors=True)
+  with durable_files.unfinished_folder(os.path.dirname(folder)) as unfinished:
+    try:
+      client_data.write_clients(unfinished, clients, spec)
+      durable_files.replace(unfinished, folder)
+    except OSError:
+      if not os.path.isdir(folder):
+        raise
   return client_data.ClientDirectory(folder)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import pathlib
 import sqlite3
+import time
 
 import pytest
 import tensorflow as tf
@@ -139,3 +142,38 @@ def test_picture_is_whole_or_not_there(tmp_path):
     durable_files.save_picture(Figure(), path)
   assert caught.value.filename == str(path)
   assert os.listdir(tmp_path) == []
+
+
+_NAME = f"unfinished-{'0' * 32}"
+
+
+def test_unfinished_folder_is_gone_unless_it_has_another_name(tmp_path):
+  for fails in (False, True):
+    with contextlib.ExitStack() as stack:
+      stack.enter_context(contextlib.suppress(KeyError))
+      folder = stack.enter_context(durable_files.unfinished_folder(str(tmp_path)))
+      assert pathlib.Path(folder).parent == tmp_path
+      if fails:
+        raise KeyError
+    assert not [*tmp_path.iterdir()]
+  with durable_files.unfinished_folder(str(tmp_path)) as folder:
+    pathlib.Path(folder, "a").touch()
+    durable_files.replace(folder, str(tmp_path / "whole"))
+  assert [p.name for p in tmp_path.rglob("*")] == ["whole", "a"]
+
+
+def test_what_was_killed_leaves_goes_and_nothing_else(tmp_path):
+  """Of an hour ago: what has the lock, what is young, and what a user calls so stay."""
+  old = time.time() - 3600
+  (tmp_path / _NAME / "inner").mkdir(parents=True)
+  mine, young = tmp_path / "unfinished-thoughts", tmp_path / _NAME.replace("0", "1")
+  mine.mkdir()
+  young.mkdir()
+  for path in (tmp_path / _NAME, mine):
+    os.utime(path, (old, old))
+  with durable_files.unfinished_folder(str(tmp_path)) as first:
+    assert not (tmp_path / _NAME).exists()
+    os.utime(first, (old, old))
+    with durable_files.unfinished_folder(str(tmp_path)) as second:
+      assert {*tmp_path.iterdir()} == {mine, young, *map(pathlib.Path, (first, second))}
+  assert {*tmp_path.iterdir()} == {mine, young}

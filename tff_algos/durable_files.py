@@ -13,8 +13,12 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
+import shutil
 import sqlite3
 import tempfile
+import time
+import uuid
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -23,6 +27,9 @@ from typing import IO, Any, Optional
 from tff_algos.errors import InputError
 
 UNFINISHED = ".unfinished"
+
+_UNFINISHED_FOLDER = re.compile("unfinished-[0-9a-f]{32}")
+_YOUNG_SECONDS = 60
 
 #: The errors of a disk that is full, may not be written to there or fails.
 DISK_ERRORS = (
@@ -132,6 +139,40 @@ def alone(folder: str, name: str) -> Iterator[None]:
     except OSError:
       pass  # A file system that has no locks.
     yield
+  finally:
+    os.close(handle)
+
+
+@contextlib.contextmanager
+def unfinished_folder(above: str) -> Iterator[str]:
+  """A folder to write what is then given another name; gone at the end if it was not.
+
+  Those go too that were left in `above` by processes that were killed.
+  """
+  for name in os.listdir(above):
+    if _UNFINISHED_FOLDER.fullmatch(name):
+      with contextlib.suppress(OSError), _locked(os.path.join(above, name)) as handle:
+        # One just made may not be locked yet.
+        if time.time() - os.fstat(handle).st_mtime > _YOUNG_SECONDS:
+          shutil.rmtree(os.path.join(above, name), ignore_errors=True)
+  path = os.path.join(above, f"unfinished-{uuid.uuid4().hex}")
+  os.mkdir(path)  # Not by `tempfile`, whose folders no other user may read.
+  try:
+    with contextlib.ExitStack() as stack:
+      with contextlib.suppress(OSError):  # A file system that has no locks.
+        stack.enter_context(_locked(path))
+      yield path
+  finally:
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(folder: str) -> Iterator[int]:
+  """Its handle, while nobody else has it; `OSError` where somebody has."""
+  handle = os.open(folder, os.O_RDONLY)
+  try:
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    yield handle
   finally:
     os.close(handle)
 

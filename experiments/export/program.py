@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 import sys
-import tempfile
 from typing import NamedTuple, Optional
 
 import numpy as np
@@ -74,15 +72,12 @@ def run(request: Request) -> None:
   above = os.path.dirname(os.path.abspath(request.out))
   with durable_files.writing(request.out):
     os.makedirs(above, exist_ok=True)
-    folder = tempfile.mkdtemp(prefix="unfinished-", dir=above)
-    try:
+    with durable_files.unfinished_folder(above) as folder:
       unfinished = os.path.join(folder, f"model{suffix}")
       write(keras_model, unfinished)
       found = difference(read(unfinished)(inputs), expected)
       durable_files.sync_tree(unfinished)
       durable_files.replace(unfinished, request.out)
-    finally:
-      shutil.rmtree(folder)
   print(
     f"{source} in {request.out}; read again, its logits differ by at most "
     f"{found:.1e} ({to_keras.TOLERANCE:g} is allowed)"

@@ -6,6 +6,7 @@ He et al.: "Sample-Efficient Deep Learning for COVID-19 Diagnosis Based on CT Sc
 
 from __future__ import annotations
 
+import collections
 import os
 import pathlib
 import re
@@ -24,6 +25,9 @@ CLASSES = ("COVID", "NonCOVID")
 
 _HOME = "https://github.com/UCSD-AI4H/COVID-CT"
 _PUBLISHED_SOURCES = 32
+# Of both labels, for training and for testing [recalled; with the 60 and 58 pictures for
+# validation they are the published 349 and 397].
+_PUBLISHED_PICTURES = ((191, 234), (98, 105))
 # Where the name of the publication ends in a picture's name: before its page, figure or
 # part, or else before the ending.
 _SOURCE_END = re.compile(r"-p\d+-|[-_](?:gr?|f|fig)\d|%\d|\.[^.]*$", re.IGNORECASE)
@@ -37,7 +41,7 @@ def load(data_dir: str | os.PathLike[str] | None, *, size: int = 224) -> dataset
   seed [convention]. The source is taken from the picture's name, which begins with the
   publication's: '2020.02.10.20021584-p6-52%0.png' is of '2020.02.10.20021584'
   [convention; FedReg does not say how it tells its 32 sources]. The note says so where
-  there are not 32.
+  there are not 32, or where the lists have other numbers of pictures than the published.
 
   Args:
     data_dir: the publishers' repository, with Data-split/COVID/trainCT_COVID.txt and so
@@ -50,7 +54,7 @@ def load(data_dir: str | os.PathLike[str] | None, *, size: int = 224) -> dataset
 
   Raises:
     dataset.DataMissingError: there are no such data, or a file is missing among them.
-    InputError: a file is damaged.
+    InputError: a file is damaged, or a picture is named twice.
   """
   if data_dir is None:
     raise dataset.DataMissingError(
@@ -59,17 +63,26 @@ def load(data_dir: str | os.PathLike[str] | None, *, size: int = 224) -> dataset
   folder = pathlib.Path(data_dir).expanduser()
   train = [_names(folder, "train", label) for label in CLASSES]
   test = [_names(folder, "test", label) for label in CLASSES]
+  for label, *lists in zip(CLASSES, train, test):
+    _check_once(folder, label, [name for names in lists for name in names])
   readers = [_reader(folder / "Images-processed", f"CT_{label}") for label in CLASSES]
   groups = _groups(*train)
   num_sources = int(groups.max()) + 1
-  note = ""
+  notes = []
   if num_sources != _PUBLISHED_SOURCES:
-    note = f"{num_sources} sources by file name, FedReg's are {_PUBLISHED_SOURCES}"
+    notes += [f"{num_sources} sources by file name, FedReg's are {_PUBLISHED_SOURCES}"]
+  sizes = tuple(tuple(map(len, names)) for names in (train, test))
+  if sizes != _PUBLISHED_PICTURES:
+    here, published = (
+      "{} + {} for training, {} + {} for testing".format(*pair[0], *pair[1])
+      for pair in (sizes, _PUBLISHED_PICTURES)
+    )
+    notes += [f"pictures: {here}; published are {published}"]
   return dataset.Dataset(
     *_pictures(train, readers, size),
     *_pictures(test, readers, size),
     len(CLASSES),
-    note,
+    "; ".join(notes),
     groups,
   )
 
@@ -96,6 +109,16 @@ def _names(folder: pathlib.Path, split: str, label: str) -> list[str]:
   if not names or "\0" in text:
     raise InputError(f"{path} names no picture: get it again from {_HOME}.")
   return names
+
+
+def _check_once(folder: pathlib.Path, label: str, names: list[str]) -> None:
+  """Raises `InputError` if two of a label's pictures are the same one."""
+  for name, count in collections.Counter(names).items():
+    if count > 1:
+      raise InputError(
+        f"{folder / 'Data-split' / label} names {name} {count} times, for training or "
+        f"for testing: get the lists again from {_HOME}."
+      )
 
 
 def _groups(with_covid: Sequence[str], without: Sequence[str]) -> np.ndarray:

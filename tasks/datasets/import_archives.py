@@ -224,7 +224,8 @@ def _copy(chosen: list[tuple[Archive, pathlib.Path]], dataset_name: str) -> None
       info = _info_path(archive)
       # What is there now belongs to a file that is gone or was cut short.
       info.unlink(missing_ok=True)
-      put += [archive.path, info]
+      # A file that was there before may be the source itself.
+      put += [info] if archive.path.is_file() else [archive.path, info]
       os.replace(temporary, archive.path)
       resource.write_info_file(
         url=archive.url,

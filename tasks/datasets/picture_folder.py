@@ -116,7 +116,8 @@ def _depth_of_splits(archive: pathlib.Path) -> int | None:
   try:
     with tarfile.open(archive) as tar:
       for member in tar:
-        parts = pathlib.PurePosixPath(member.name).parts
+        # With a leading ".", which tar counts.
+        parts = list(filter(None, member.name.split("/")))
         for split in _SPLITS:
           if split in parts:
             return parts.index(split)

@@ -22,8 +22,9 @@ from tff_algos.errors import InputError
 
 #: The files, plain text; the poems, which nobody speaks, are not read.
 FILES = ("comedies", "histories", "tragedies")
-#: How many roles with two lines these files have.
-ROLES = 1235
+#: How many roles with two lines these files have, and how many examples for training and
+#: for testing.
+ROLES, EXAMPLES = 1235, (85_305, 21_947)
 #: How many characters the network is unrolled over [recalled, McMahan et al.].
 STEPS = 80
 #: What has a symbol of its own, in the order of the symbols 1, 2, ...: the 86 characters
@@ -66,7 +67,8 @@ def load(data_dir: str | os.PathLike[str] | None) -> dataset.Dataset:
 
   Returns:
     Examples in the order of the text; `train_groups` numbers the roles of all plays. The
-    note says how many these are where they are not `ROLES`, as of files cut short.
+    note says how many these and the examples are where they are not `ROLES` and
+    `EXAMPLES`, as of files cut short.
 
   Raises:
     dataset.DataMissingError: a file is missing.
@@ -84,7 +86,6 @@ def load(data_dir: str | os.PathLike[str] | None) -> dataset.Dataset:
     raise InputError(
       f"The plays in {folder} have no role with two lines: get them again."
     )
-  note = "" if len(roles) == ROLES else f"{len(roles):,} roles, not {ROLES:,}"
   train: list[str] = []
   test: list[str] = []
   groups: list[int] = []
@@ -93,6 +94,13 @@ def load(data_dir: str | os.PathLike[str] | None) -> dataset.Dataset:
     train += (parts := list(_parts(lines[:num_train])))
     test += _parts(lines[num_train:])
     groups += [role] * len(parts)
+  note = ""
+  if (len(roles), len(train), len(test)) != (ROLES, *EXAMPLES):
+    here, whole = (
+      "{:,} roles with {:,} + {:,} lines".format(*counts)
+      for counts in ((len(roles), len(train), len(test)), (ROLES, *EXAMPLES))
+    )
+    note = f"{here}, not {whole}"
   return dataset.Dataset(
     *_encode(train),
     *_encode(test),

@@ -134,6 +134,9 @@ def prepare(builder: tfds.core.DatasetBuilder) -> None:
         download_config=tfds.download.DownloadConfig(try_download_gcs=False)
       )
   except Exception as error:  # What a builder raises is its own affair.
+    if os.path.exists(builder.data_dir):  # Another process was there first.
+      builder.info.read_from_directory(builder.data_dir)
+      return
     raise dataset.DataMissingError(
       f"TFDS could not prepare {builder.name} in {builder.data_dir} "
       f"({first_line(error)}): check its archives in "

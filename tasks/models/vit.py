@@ -16,7 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 from tasks.datasets import dataset
-from tff_algos.errors import InputError
+from tff_algos import durable_files
+from tff_algos.errors import InputError, first_line
 
 _layers = tf.keras.layers
 
@@ -97,13 +98,20 @@ def pretrained(
       raise zipfile.BadZipFile("it is no complete .npz file")
     with np.load(path) as archive:
       arrays = {name: archive[name] for name in archive.files}
+  # The others are of damaged files.
+  except (*durable_files.ZIP_DAMAGES, NotImplementedError, OSError, ValueError) as error:
+    raise _no_checkpoint(path, first_line(error)) from error
+  try:
     return _vision_transformer(shape, num_classes, arrays)
-  except (KeyError, zipfile.BadZipFile) as error:
-    reason = f"it lacks {error}" if isinstance(error, KeyError) else error
-    raise InputError(
-      f"{path} is no checkpoint of a Vision Transformer ({reason}): give the .npz as "
-      "published by google-research/vision_transformer."
-    ) from error
+  except KeyError as error:
+    raise _no_checkpoint(path, f"it lacks {error}") from error
+
+
+def _no_checkpoint(path: str, reason: str) -> InputError:
+  return InputError(
+    f"{path} is no checkpoint of a Vision Transformer ({reason}): give the .npz as "
+    "published by google-research/vision_transformer."
+  )
 
 
 def _vision_transformer(

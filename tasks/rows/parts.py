@@ -16,6 +16,11 @@ if TYPE_CHECKING:
   from tasks.datasets.dataset import Dataset
 
 
+_SPLITS = ("train", "test")
+# For training and for testing.
+_CIFAR10_PICTURES = (50_000, 10_000)
+
+
 def tfds(name: str) -> Callable[[Optional[str], str], Dataset]:
   """A loader of what TensorFlow Datasets calls `name`."""
 
@@ -34,17 +39,27 @@ def cifar10(data_dir: Optional[str], cache_dir: str) -> Dataset:
 
   folder = None if data_dir is None else pathlib.Path(data_dir).expanduser()
   is_tfds = folder is None or (folder / "cifar10").is_dir()
-  # A folder with the pictures' archive gets the loader's word on how to unpack it.
-  has_archive = folder is not None and not is_tfds and any(folder.glob("*.tar"))
-  if folder is None or not ((folder / "train").is_dir() or has_archive):
+  if folder is None or is_tfds or not _may_hold_pictures(folder):
     return tfds_images.load("cifar10", data_dir)
-  is_jpeg = any((folder / "train").glob("*/*.jp*g"))
-  return picture_folder.load(
+  files = (path for split in _SPLITS for path in (folder / split).glob("*/*"))
+  is_jpeg = any(path.suffix.lower() in (".jpg", ".jpeg") for path in files)
+  found = picture_folder.load(
     folder,
     num_classes=10,
     note="JPEG CIFAR-10" if is_jpeg else "CIFAR-10 from a folder of pictures",
     cache_dir=os.path.join(cache_dir, "pictures"),
   )
+  counts = len(found.train_y), len(found.test_y)
+  if counts == _CIFAR10_PICTURES:
+    return found
+  here, all_of_them = ("{:,} + {:,}".format(*c) for c in (counts, _CIFAR10_PICTURES))
+  return found._replace(note=f"{found.note}, {here} pictures of {all_of_them}")
+
+
+def _may_hold_pictures(folder: pathlib.Path) -> bool:
+  """Or their archive, of which the loader of pictures says how to unpack it."""
+  has_split = any((folder / split).is_dir() for split in _SPLITS)
+  return has_split or folder.is_file() or any(folder.glob("*.tar"))
 
 
 def network(

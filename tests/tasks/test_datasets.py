@@ -351,6 +351,28 @@ def test_tfds_set_is_prepared_from_the_download_cache(
   assert capsys.readouterr().out == ""
 
 
+def test_tfds_set_that_another_process_has_made_meanwhile(
+  publish, no_network, tmp_path, monkeypatch
+):
+  """TFDS cannot give its own unfinished folder the name that is taken."""
+  _import("mnist", publish("mnist"), tmp_path / "tfds")
+  original = tfds.core.DatasetBuilder.download_and_prepare
+  calls = []
+
+  def beside_another(builder, **options):
+    calls.append(builder)
+    if len(calls) == 1:
+      tfds_images.prepare(tfds_images.find_builder("mnist", str(tmp_path / "tfds")))
+      raise FileExistsError("Cannot rename: the destination exists already.")
+    original(builder, **options)
+
+  monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", beside_another)
+  data = tfds_images.load("mnist", str(tmp_path / "tfds"))
+  assert len(calls) == 2
+  _, shape, num_classes = _SETS["mnist"]
+  _assert_split(data.test_x, data.test_y, _TEST, shape, num_classes)
+
+
 @pytest.mark.parametrize("before", [False, True])
 def test_whether_tfds_asks_googles_bucket_is_as_before(monkeypatch, tmp_path, before):
   monkeypatch.setattr(gcs_utils, "_is_gcs_disabled", before)
@@ -754,18 +776,29 @@ def test_picture_folder_refuses_other_folders_with_classes(folder):
     picture_folder.load(folder)
 
 
-@pytest.mark.parametrize("top", ["", "all/"])
+@pytest.mark.parametrize("top", ["", "all/", "./all"])
 def test_picture_folder_tells_how_to_unpack(top, folder, tmp_path):
   place = tmp_path / "with a space"
   place.mkdir()
   with tarfile.open(place / "pictures.tar", "w") as archive:
-    archive.add(folder, arcname=top or ".")
+    archive.add(folder, arcname=top or ".", filter=_as_tar_names_it(top))
   with pytest.raises(dataset.DataMissingError, match=r"pictures.tar") as caught:
     picture_folder.load(place)
   assert "\n" not in str(caught.value)
   command = shlex.split(str(caught.value).split("`")[1])
   subprocess.run(command, check=True)
   assert picture_folder.load(place).num_classes == 3
+
+
+def _as_tar_names_it(top):
+  """Python leaves out the "./" that GNU tar keeps."""
+
+  def renamed(member):
+    if top.startswith("./"):
+      member.name = f"./{member.name}"
+    return member
+
+  return renamed
 
 
 def test_picture_folder_that_is_the_archive(folder, tmp_path):
@@ -787,6 +820,8 @@ def test_picture_folder_without_pictures(content, tmp_path):
   "file, said",
   [
     ("train/cat/1.jpg", "JPEG CIFAR-10"),
+    ("train/cat/1.JPG", "JPEG CIFAR-10"),
+    ("test/cat/1.Jpeg", "JPEG CIFAR-10"),
     ("train/cat/1.png", "CIFAR-10 from a folder of pictures"),
     ("cifar10.tar", "CIFAR-10 from a folder of pictures"),
     ("cifar-10.tar.gz", None),
@@ -796,11 +831,39 @@ def test_cifar10_says_what_its_pictures_are(monkeypatch, tmp_path, file, said):
   """JPEG's are not the publishers' pixels; what TFDS prepares is."""
   (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
   (tmp_path / file).touch()
-  for loader in (picture_folder, tfds_images):
-    monkeypatch.setattr(loader, "load", lambda *args, note=None, **more: (args, note))
-  place, note = parts.cifar10(str(tmp_path), str(tmp_path / "cache"))
-  assert note == said
-  assert place == ((tmp_path,) if said else ("cifar10", str(tmp_path)))
+  monkeypatch.setattr(picture_folder, "load", _of_counts(50_000, 10_000))
+  monkeypatch.setattr(tfds_images, "load", lambda *given: given)
+  found = parts.cifar10(str(tmp_path), str(tmp_path / "cache"))
+  assert found == ("cifar10", str(tmp_path)) if said is None else found.note == said
+
+
+def _of_counts(num_train, num_test):
+  def load(folder, *, num_classes, note, cache_dir):
+    del folder, cache_dir
+    x, y = np.zeros((60_000, 0), np.uint8), np.zeros(60_000, np.int32)
+    both = x[:num_train], y[:num_train], x[:num_test], y[:num_test]
+    return dataset.Dataset(*both, num_classes, note)
+
+  return load
+
+
+def test_cifar10_in_part_says_so(monkeypatch, tmp_path):
+  """As an archive that was cut short unpacks."""
+  (tmp_path / "train/cat").mkdir(parents=True)
+  (tmp_path / "train/cat/1.jpg").touch()
+  monkeypatch.setattr(picture_folder, "load", _of_counts(50_000, 9_910))
+  expected = "JPEG CIFAR-10, 50,000 + 9,910 pictures of 50,000 + 10,000"
+  assert parts.cifar10(str(tmp_path), str(tmp_path / "cache")).note == expected
+
+
+def test_cifar10_that_is_the_archive_says_how_to_unpack_it(folder, tmp_path):
+  with tarfile.open(tmp_path / "cifar10.tar", "w") as archive:
+    archive.add(folder, arcname=".")
+  with pytest.raises(dataset.DataMissingError, match="run `tar -xf"):
+    parts.cifar10(str(tmp_path / "cifar10.tar"), str(tmp_path / "cache"))
+  (folder / "train").rename(tmp_path / "gone")
+  with pytest.raises(dataset.DataMissingError, match="does not hold train/ and test/"):
+    parts.cifar10(str(folder), str(tmp_path / "cache"))
 
 
 def test_what_tfds_has_prepared_is_taken_whatever_is_beside_it(monkeypatch, tmp_path):

@@ -196,6 +196,25 @@ def test_interrupted_import_leaves_nothing(
   assert _cached(tmp_path) == []
 
 
+def test_import_that_fails_leaves_archives_that_were_there(
+  builder, folder, tmp_path, monkeypatch
+):
+  """Put into the cache by hand, which is the folder that is imported from."""
+  downloads = tmp_path / "tfds/downloads"
+  downloads.mkdir(parents=True)
+  for archive in import_archives.published_archives(builder):
+    (folder / archive.file_name).rename(archive.path)
+  before = _cached(tmp_path)
+
+  def fail(**options):
+    raise OSError(28, "No space left")
+
+  monkeypatch.setattr(resource, "write_info_file", fail)
+  [problem] = _import_fails(builder, downloads)
+  assert "nothing was imported" in problem
+  assert _cached(tmp_path) == before and len(before) == 2
+
+
 def test_data_dir_that_is_a_file(builder, folder, tmp_path):
   (tmp_path / "tfds").write_text("")
   [problem] = _import_fails(builder, folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+import stat
 
 import numpy as np
 import pytest
@@ -104,6 +105,16 @@ _DAMAGES = {
   "empty list": lambda folder: (folder / "clients.json").write_text(""),
   "another list": lambda folder: (folder / "clients.json").write_text('{"ids": ["a"]}'),
 }
+
+
+def test_client_files_may_be_read_by_whoever_may_read_beside_them(tmp_path):
+  before = os.umask(0o022)
+  try:
+    _load(tmp_path)
+  finally:
+    os.umask(before)
+  [folder] = (tmp_path / "clients").iterdir()
+  assert stat.S_IMODE(folder.stat().st_mode) == 0o755
 
 
 @pytest.mark.parametrize("damage", _DAMAGES)

@@ -19,6 +19,7 @@ from tff_algos.client_data import Examples
 from tff_algos.client_work import local_training
 from tff_algos.client_work.local_sgd import LocalSgd
 from tff_algos.distributors.partial_broadcast import PartialBroadcast
+from tff_algos.errors import InputError
 from tff_algos.models import functional, keras, to_keras
 
 _layers = tf.keras.layers
@@ -740,6 +741,19 @@ def test_file_that_is_no_vit_is_refused(small_vit, tmp_path):
     vit.pretrained((32, 32, 3), 10, str(path))
   with pytest.raises(ValueError, match="of 3 channels, but the data's have 1"):
     vit.pretrained((28, 28, 1), 10)
+
+
+@pytest.mark.parametrize("place", [0.2, 0.5, 0.8])
+def test_damaged_vit_is_refused_in_one_sentence(place, small_vit, tmp_path):
+  path = tmp_path / "file.npz"
+  np.savez_compressed(path, **small_vit)
+  content = bytearray(path.read_bytes())
+  start = int(place * len(content))
+  content[start : start + 80] = bytes(b ^ 255 for b in content[start : start + 80])
+  path.write_bytes(content)
+  with pytest.raises(InputError, match=f"{path} is no checkpoint") as caught:
+    vit.pretrained((32, 32, 3), 10, str(path))
+  assert "\n" not in str(caught.value)
 
 
 def test_lenet_augmented_shifts_and_mirrors_in_training_only():

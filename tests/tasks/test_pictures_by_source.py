@@ -9,6 +9,7 @@ import collections
 import io
 import itertools
 import pathlib
+import re
 import zipfile
 
 import numpy as np
@@ -129,9 +130,22 @@ def test_covid_clients_are_sources_with_others_in_proportion(covid):
   np.testing.assert_array_equal(data.train_groups[:6], [0, 1, 2, 1, 2, 1])
   assert collections.Counter(data.train_groups[6:]) == {0: 2, 1: 6, 2: 4}
   assert (np.diff(data.train_groups[6:]) < 0).any()  # Not one after the other.
-  assert data.note == "3 sources by file name, FedReg's are 32"
+  assert data.note == (
+    "3 sources by file name, FedReg's are 32; pictures: 6 + 12 for training, 1 + 2 for "
+    "testing; published are 191 + 234 for training, 98 + 105 for testing"
+  )
   again = covid_ct.load(covid, size=8)
   np.testing.assert_array_equal(data.train_groups, again.train_groups)
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_covid_picture_that_is_named_twice_is_refused(covid, split):
+  """In a list, or for testing what was trained on."""
+  name = _COVID_LISTS["COVID", "train"][0]
+  with open(covid / f"Data-split/COVID/{split}CT_COVID.txt", "a") as file:
+    file.write(f"\n{name}\n")
+  with pytest.raises(InputError, match=rf"COVID names {re.escape(name)} 2 times"):
+    covid_ct.load(covid, size=8)
 
 
 @pytest.mark.parametrize(
