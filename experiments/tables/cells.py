@@ -22,6 +22,7 @@ from experiments import command_line
 from experiments.config import field_names, make_config, make_hparams
 from experiments.run_folder import reading
 from experiments.run_folder.folder import (
+  CHECKPOINTS,
   CONFIG,
   FREE_SETTINGS,
   differences,
@@ -214,6 +215,26 @@ def unfinished(cells: Sequence[Cell], settings: Settings) -> str:
       if run is not None and not is_enough(run, cell, rounds):
         return f"{len(run.records)} of {rounds} rounds"
   return ""
+
+
+def check_can_go_on(cells: Sequence[Cell], settings: Settings) -> None:
+  """Raises `InputError` if a run is to go on that was kept without its checkpoints.
+
+  It would fail when it is its turn, and the table then be written without it.
+  """
+  for cell in cells:
+    rounds = scaled(cell.rounds, settings.rounds_scale)
+    for seed in settings.seeds if is_wanted(cell.name, settings) else ():
+      folder = run_folder(settings.out, cell, seed)
+      run = read_run_of(cell, seed, settings)
+      has_others = os.path.isdir(os.path.join(folder, CHECKPOINTS))
+      if run is None or has_others or is_enough(run, cell, rounds) or not run.has_ended:
+        continue
+      raise InputError(
+        f"{folder} holds {len(run.records)} of {rounds} rounds without their "
+        f"{CHECKPOINTS}, as runs are kept, and cannot be gone on with: give the "
+        "--rounds_scale that it was made with, or --out, another folder."
+      )
 
 
 def run_in_child(cell: Cell, seed: int, settings: Settings) -> int:

@@ -18,6 +18,7 @@ from experiments.run_folder import reading
 from experiments.tables.cells import (
   Settings,
   StoppedEarlyError,
+  check_can_go_on,
   curves_of,
   is_wanted,
   run_calls,
@@ -128,12 +129,16 @@ def make(items: Mapping[str, Item], settings: Settings, *, run: bool) -> list[st
   """Runs what is missing of tables and figures, and writes them; the runs that failed.
 
   Raises:
-    InputError: A table that is there was written with another scale of rounds, so that
-      writing it now would lose numbers.
+    InputError: A table that is there was written with another scale of rounds, or a run
+      of it was kept with fewer and without checkpoints, so that writing it now would lose
+      numbers.
     StoppedEarlyError: A run was stopped; what is there was written.
   """
   for key in items:
     check_scale(key, settings, run=run)
+  for item in items.values() if run else ():
+    if not isinstance(item, Program):
+      check_can_go_on(cells_of(item), settings)
   failed = []
   for key, item in items.items():
     if isinstance(item, Program):

@@ -302,6 +302,30 @@ def test_how_far_a_run_is_says_the_rounds_that_it_is_to_have(write_run, tmp_path
     assert cells.unfinished([cell], settings._replace(rounds_scale=scale)) == said
 
 
+def test_runs_that_were_kept_without_checkpoints_are_refused_before_all_work(
+  write_run, tmp_path
+):
+  cell = Cell("a", "fedavg", "digits_cnn", 8)
+  folder = tmp_path / "runs/a/seed0"
+  write_run(folder)
+  (folder / "summary.json").write_text('{"rounds": 4}')
+  settings = Settings(str(tmp_path))
+  said = f"{folder} holds 4 of 8 rounds without their checkpoints, as runs are kept"
+  with pytest.raises(InputError, match=said):
+    cells.check_can_go_on([cell], settings)
+  table = Table("T", ("what",), (), (Row(("a",), (cell,)),))
+  with pytest.raises(InputError, match=said):
+    program.make({"table1": table}, settings, run=True)
+  assert [p.name for p in tmp_path.iterdir()] == ["runs"]
+  for other in (settings._replace(rounds_scale=0.5), settings._replace(only=["b"])):
+    cells.check_can_go_on([cell], other)
+  (folder / "checkpoints").mkdir()
+  cells.check_can_go_on([cell], settings)
+  (folder / "checkpoints").rmdir()
+  (folder / "summary.json").unlink()  # Killed before its first checkpoint.
+  cells.check_can_go_on([cell], settings)
+
+
 @pytest.mark.usefixtures("in_forks")
 def test_run_that_was_killed_before_its_end_is_run_again(write_run, tmp_path, capfd):
   """It has all its rounds, but no summary; and one that has only begun has none."""
