@@ -31,6 +31,7 @@ _ROWS = {
   # Three more of CIFAR-10: the first step, and server momentum in two forms.
   ("fedgg", "1"): 3 * 4 + 3,
   ("fedgg", "2"): 3 * 4 + 3,
+  ("fedgg", "1_beside"): 3 + 4,  # Ours.
   ("fedgg", "2_beside"): 3 + 4,  # Ours.
   ("fedgg", "3"): 3 * 4 + 3,
   ("fedgg", "4"): 3 * 4 + 3,
