@@ -163,8 +163,8 @@ def test_unfinished_folder_is_gone_unless_it_has_another_name(tmp_path):
 
 
 def test_what_was_killed_leaves_goes_and_nothing_else(tmp_path):
-  """Of an hour ago: what has the lock, what is young, and what a user calls so stay."""
-  old = time.time() - 3600
+  """Of days ago: what has the lock, what is young, and what a user calls so stay."""
+  old = time.time() - 48 * 3600
   (tmp_path / _NAME / "inner").mkdir(parents=True)
   mine, young = tmp_path / "unfinished-thoughts", tmp_path / _NAME.replace("0", "1")
   mine.mkdir()

@@ -29,7 +29,7 @@ from tff_algos.errors import InputError
 UNFINISHED = ".unfinished"
 
 _UNFINISHED_FOLDER = re.compile("unfinished-[0-9a-f]{32}")
-_YOUNG_SECONDS = 60
+_YOUNG_SECONDS = 24 * 3600
 
 #: The errors of a disk that is full, may not be written to there or fails.
 DISK_ERRORS = (
@@ -152,7 +152,7 @@ def unfinished_folder(above: str) -> Iterator[str]:
   for name in os.listdir(above):
     if _UNFINISHED_FOLDER.fullmatch(name):
       with contextlib.suppress(OSError), _locked(os.path.join(above, name)) as handle:
-        # One just made may not be locked yet.
+        # One just made may not be locked yet, nor is one of another machine's everywhere.
         if time.time() - os.fstat(handle).st_mtime > _YOUNG_SECONDS:
           shutil.rmtree(os.path.join(above, name), ignore_errors=True)
   path = os.path.join(above, f"unfinished-{uuid.uuid4().hex}")

@@ -48,16 +48,18 @@ def run(request: Request) -> None:
   """
   suffix, write, read = FORMATS[request.format]
   _check_out(request.out, suffix)
-  keras_model, source = run_model.read(
+  found = run_model.read(
     request.run,
     best=request.best,
     data_dir=request.data_dir,
     cache_dir=request.cache_dir,
   )
-  if len(keras_model.outputs) > 1:
+  keras_model = found.keras_model
+  if isinstance(keras_model.output, (list, tuple, dict)):
     raise InputError(
-      f"The model of {request.run} gives {len(keras_model.outputs)} outputs, and exports "
-      "are of one, the logits: take its model.keras, which has them all."
+      f"The model of {request.run} gives a {type(keras_model.output).__name__} of "
+      "outputs, but exports are of one, the logits: take its model.keras, where there is "
+      "one, or make one by tff_algos.to_keras."
     )
   last = signatures.last_activation(keras_model)
   if last and request.format != "keras":
@@ -75,12 +77,12 @@ def run(request: Request) -> None:
     with durable_files.unfinished_folder(above) as folder:
       unfinished = os.path.join(folder, f"model{suffix}")
       write(keras_model, unfinished)
-      found = difference(read(unfinished)(inputs), expected)
+      off = difference(read(unfinished)(inputs), expected)
       durable_files.sync_tree(unfinished)
       durable_files.replace(unfinished, request.out)
   print(
-    f"{source} in {request.out}; read again, its logits differ by at most "
-    f"{found:.1e} ({to_keras.TOLERANCE:g} is allowed)"
+    f"{found.source} in {request.out}; read again, its logits differ by at most "
+    f"{off:.1e} ({to_keras.TOLERANCE:g} is allowed)"
   )
 
 

@@ -93,8 +93,8 @@ def _accuracy(table: str, beta: str) -> Table:
   )
 
 
-# What may explain the order in Tables 1 and 2. Without momentum a step is ten times as long, so
-# that a round moves as far.
+# What may explain the order in Tables 1 and 2. Without momentum a step is ten times as
+# long, so that a round moves as far.
 _PLAIN_STEPS = {"momentum": 0.0, "learning_rate": 0.1}
 _CHANGED: tuple[tuple[str, dict[str, Any]], ...] = (
   ("scaffold", {"scaffold_client_weighting": "examples"}),

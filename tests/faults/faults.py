@@ -334,8 +334,8 @@ FAULTS = (
   Fault(
     "dp-sgd: an example drops its client's result",
     "tff_algos/privacy/dp_sgd_step.py",
-    "tuple(tf.where(is_finite, g, 0.0) for g in clipped)",
-    "clipped",
+    "tuple(tf.math.multiply_no_nan(g, scale) for g in gradient)",
+    "tuple(g * scale for g in gradient)",
     _of("privacy/test_dp_sgd_step.py", "not_finite_counts_as_none"),
   ),
   Fault(

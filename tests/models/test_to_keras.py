@@ -393,6 +393,59 @@ def test_a_copy_that_predicts_something_else_is_refused():
     to_keras(model, _trained(model))
 
 
+def _random(layer):
+  return lambda x: layer(x, training=True)
+
+
+def _compared(x):
+  return [x, x > 0]
+
+
+def _sum_of_both(labels, predictions):
+  del labels
+  return tf.reduce_sum(predictions[0], axis=-1)
+
+
+def _half_base():
+  half = dict(dtype="mixed_bfloat16", trainable=False)
+  return _sequential(
+    _layers.Input((4,)),
+    *(_layers.Dense(8, "tanh", **half) for _ in range(3)),
+    _layers.LayerNormalization(**half),
+    _layers.Dense(3, dtype="float32"),
+  )
+
+
+@pytest.mark.parametrize(
+  "end",
+  [
+    _random(_layers.Dropout(0.5)),
+    _random(_layers.GaussianNoise(1.0)),
+    lambda x: x * np.float32(np.inf),
+    lambda x: x * np.float32(np.nan),
+  ],
+)
+def test_models_that_draw_in_inference_or_give_no_numbers_are_copied(end):
+  x = _layers.Input((4,))
+  y = _layers.Dense(3)(end(_layers.Dense(16)(x)))
+  model = _model(tf.keras.Model(x, y), 4)
+  weights = _trained(model)
+  for found, expected in zip(to_keras(model, weights).get_weights(), weights):
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_models_of_other_outputs_are_copied():
+  x = _layers.Input((4,))
+  network = tf.keras.Model(x, _compared(_layers.Dense(3)(x)))
+  model = _model(network, 4, loss=_sum_of_both, metrics={})
+  assert len(to_keras(model, _trained(model)).outputs) == 2
+
+
+def test_frozen_base_in_half_precision_is_copied():
+  model = _model(_half_base(), 4)
+  to_keras(model, _trained(model))
+
+
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16", "float64"])
 def test_inputs_are_not_rounded_by_a_global_policy(policy):
   """Number 4999 of an embedding is 5000, of which there is none, in half precision."""

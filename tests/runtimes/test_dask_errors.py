@@ -33,7 +33,10 @@ def test_tensorflows_and_pythons_are_of_their_kind(kind):
   assert "Line 7" in str(error.__cause__)
 
 
-@pytest.mark.parametrize("kind", ["OwnError", "UnicodeDecodeError", "KeyboardInterrupt"])
+@pytest.mark.parametrize(
+  "kind",
+  ["OwnError", "UnicodeDecodeError", "KeyError", "BrokenPipeError", "StopIteration"],
+)
 def test_what_cannot_be_made_again_says_its_kind(kind):
   error = _error(kind)
   assert type(error) is RuntimeError and str(error) == f"{kind}: {_WHERE}It failed."

@@ -69,7 +69,11 @@ def test_functions_of_ones_own_are_told_apart_by_name(process_of, federation):
     _of(process.recomposed(rounds={"": kind._replace(client_update=f)}), federation)
     for f in (kind.client_update, other_update, wrapper)
   )
-  assert _differing(first, other) == _differing(first, wrapped) == {"client_update"}
+  for found in (_differing(first, other), _differing(first, wrapped)):
+    # And what ours was given, of which theirs is not asked.
+    assert found - {f"{n} of client_update" for n in ("local_gradient", "pull_of")} == {
+      "client_update"
+    }
   assert first["client_update"] == ""  # What we call them is no user's matter.
   assert other["client_update"].endswith("other_update")
 
@@ -126,6 +130,14 @@ def test_loss_of_ones_own_has_no_address_in_its_text(federation):
   assert identity.of_model(model)["loss"].endswith("Own")
 
 
+class _Called:
+  def __init__(self, function):
+    self._function = function
+
+  def __call__(self, *arguments):
+    return self._function(*arguments)
+
+
 def test_functions_that_builders_are_given_are_told_apart_by_name(federation):
   def opposite(model, h, weights, batch):
     found, loss = gradients.batch_gradient(
@@ -145,10 +157,16 @@ def test_functions_that_builders_are_given_are_told_apart_by_name(federation):
     (fed_curv.build_fed_curv, dict(fisher_of=none_of_it)),
   ):
     [(name, function)] = given.items()
+    name_of_it = f"{name} of client_update"
     first = _of(build(federation.model), federation)
-    other = _of(build(federation.model, **given), federation)
-    assert _differing(first, other) == {f"{name} of client_update"}
-    assert other[f"{name} of client_update"] == function.__qualname__
+    for wrapped in (function, functools.partial(function), _Called(function)):
+      other = _of(build(federation.model, **{name: wrapped}), federation)
+      assert _differing(first, other) == {name_of_it}
+      is_object = isinstance(wrapped, _Called)
+      assert other[name_of_it] == ("_Called" if is_object else function.__qualname__)
+      for begun, resumed in ((first, other), (other, first)):
+        with pytest.raises(InputError, match=name_of_it):
+          origin.check(resumed, begun, "The run")
 
 
 def test_norm_limits_are_told_apart(process_of, federation):
@@ -167,7 +185,7 @@ def test_median_and_trimmed_mean_are_told_apart(federation):
     _of(fed_avg.build_fed_avg(federation.model, model_aggregator=f), federation)
     for f in factories
   ]
-  assert _differing(*found) == {"aggregator of model"}
+  assert _differing(*found) == {"statistic of model"}
 
 
 def _drawn_anew(trainable=True):

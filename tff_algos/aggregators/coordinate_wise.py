@@ -19,7 +19,7 @@ from tff_algos.errors import InputError, check_number
 
 def median_factory() -> tff.aggregators.WeightedAggregationFactory:
   """The median of each coordinate: of an even number, the mean of the middle two."""
-  return _MedianFactory(median_of_ordered)
+  return _CoordinateWiseFactory(median_of_ordered)
 
 
 def median_of_ordered(values: tf.Tensor) -> tf.Tensor:
@@ -50,14 +50,15 @@ def trimmed_mean_factory(
     cut = tf.minimum(cut, (count - 1) // 2)
     return tf.reduce_mean(ordered[cut : count - cut], axis=0)
 
-  return _TrimmedMeanFactory(trimmed_mean)
+  return _CoordinateWiseFactory(trimmed_mean)
 
 
 class _CoordinateWiseFactory(tff.aggregators.WeightedAggregationFactory):
   """Collects all clients' values; `statistic` is of them in order, along axis 0."""
 
   def __init__(self, statistic: Callable[[tf.Tensor], tf.Tensor]):
-    self._statistic = statistic
+    # By its name a run that goes on is told from another.
+    self.statistic = statistic
 
   def create(
     self, value_type: tff.Type, weight_type: tff.Type
@@ -117,15 +118,6 @@ class _CoordinateWiseFactory(tff.aggregators.WeightedAggregationFactory):
     nothing = tf.zeros(collected.shape[1:], collected.dtype)
     return tf.cond(
       tf.shape(collected)[0] > 0,
-      lambda: tf.ensure_shape(self._statistic(tf.sort(collected, axis=0)), nothing.shape),
+      lambda: tf.ensure_shape(self.statistic(tf.sort(collected, axis=0)), nothing.shape),
       lambda: nothing,
     )
-
-
-# By their names, a run that goes on is told from another.
-class _MedianFactory(_CoordinateWiseFactory):
-  pass
-
-
-class _TrimmedMeanFactory(_CoordinateWiseFactory):
-  pass

@@ -74,7 +74,11 @@ def clip(a: Weights, max_norm: Any) -> Weights:
 
   Those of a norm whose square float32 does not hold, above 1.8e19, become zeros.
   """
-  length = norm(a)
-  scale = tf.minimum(1.0, tf.math.divide_no_nan(max_norm, length))
-  scale = tf.where(length > 0, scale, 1.0)
+  scale = clip_scale(norm(a), max_norm)
   return tuple(scale * x for x in a)
+
+
+def clip_scale(length: tf.Tensor, max_norm: Any) -> tf.Tensor:
+  """By what weights of norm `length` are multiplied to be clipped to `max_norm`, 0..1."""
+  scale = tf.minimum(1.0, tf.math.divide_no_nan(max_norm, length))
+  return tf.where(length > 0, scale, 1.0)

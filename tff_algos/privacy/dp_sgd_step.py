@@ -90,9 +90,11 @@ def private_gradient(
 
 def _clipped(h: DpSgd, gradient: Weights) -> Weights:
   """An example's gradient, of which nothing but C is known: 0 where it has no norm."""
-  is_finite = tf.math.is_finite(tree_math.norm(gradient))
-  clipped = tree_math.clip(gradient, h.clip_norm)
-  return tuple(tf.where(is_finite, g, 0.0) for g in clipped)
+  length = tree_math.norm(gradient)
+  scale = tree_math.clip_scale(length, h.clip_norm)
+  scale = tf.where(tf.math.is_finite(length), scale, 0.0)
+  # 0 times NaN would be NaN.
+  return tuple(tf.math.multiply_no_nan(g, scale) for g in gradient)
 
 
 def private_fisher_information(

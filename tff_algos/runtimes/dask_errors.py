@@ -11,6 +11,11 @@ from tff_algos.errors import InputError, UnsupportedComputationError
 from tff_algos.runtimes.dask_tasks import Failed
 
 _OURS: tuple[type[Exception], ...] = (InputError, UnsupportedComputationError)
+# Of Python's, those that have a message alone, and that no program has other uses for.
+_OF_MESSAGES = (
+  *(ArithmeticError, AssertionError, AttributeError, MemoryError, NameError),
+  *(RuntimeError, TypeError, ValueError),
+)
 _UNREADABLE = ("NotFoundError", "PermissionDeniedError")
 
 NO_SCHEDULER = "The Dask scheduler is gone, or no longer reached."
@@ -56,7 +61,7 @@ def _of_kind(name: str, message: str) -> Exception:
     error: Exception = of_tensorflow(None, None, message)
     return error
   of_python = getattr(builtins, name, None)
-  if isinstance(of_python, type) and issubclass(of_python, Exception):
+  if isinstance(of_python, type) and issubclass(of_python, _OF_MESSAGES):
     try:
       return of_python(message)
     except TypeError:  # One that takes more, as what encodings raise.

@@ -162,7 +162,7 @@ async def train_with_client_states(
       iterator.check_goes_on(begun.data_iterator)
   if found is not None and round_num >= train_total_rounds:
     await model_output_manager.release(state, key=_KEY.format(round_num))
-  store = ClientStateStore(initial)
+  store = ClientStateStore(initial, types=train_process.client_state_types)
   for place, leaves in kept.leaves.items():
     store.put([place], [tree.unflatten_as(initial, leaves)])
   leaves_of = dict(kept.leaves)

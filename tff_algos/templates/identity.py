@@ -42,10 +42,7 @@ def of(composed_of: Mapping[str, Any], model: Optional[Model]) -> Identity:
     **({} if model is None else of_model(model)),
     **_of_own_functions(composed_of.get("rounds", {})),
     **_of_limit(composed_of.get("norm_limit")),
-    **{
-      f"aggregator of {part}": _name(factory)
-      for part, factory in composed_of.get("aggregators", {}).items()
-    },
+    **_of_aggregators(composed_of.get("aggregators", {})),
   }
   values = {name: str(getattr(hparams, name)) for name in names}
   if model is None:
@@ -66,13 +63,26 @@ def _of_own_functions(kinds: Mapping[str, Round]) -> Mapping[str, str]:
 
 
 def _given_to(function: Any) -> Iterator[tuple[str, str]]:
-  """A user's functions that one of ours was made with, as FedAvg's local_gradient."""
+  """A user's functions that one of ours was made with, as FedAvg's local_gradient.
+
+  "" where there is none or one of ours, so that another run's is told from it.
+  """
   if not (_is_ours(function) and inspect.isfunction(function)):
     return
   for name, value in inspect.getclosurevars(function).nonlocals.items():
-    is_function = inspect.isroutine(value) or isinstance(value, functools.partial)
-    if is_function and not _is_ours(value):
-      yield name, _name(value)
+    while isinstance(value, functools.partial):
+      value = value.func
+    if value is None or (callable(value) and not isinstance(value, type)):
+      yield name, "" if value is None or _is_ours(value) else _name(value)
+
+
+def _of_aggregators(factories: Mapping[str, Any]) -> Mapping[str, str]:
+  """Their names, and of ours by coordinates what statistic they are."""
+  found = {f"aggregator of {part}": _name(f) for part, f in factories.items()}
+  for part, factory in factories.items():
+    if (statistic := getattr(factory, "statistic", None)) is not None:
+      found[f"statistic of {part}"] = _name(statistic)
+  return found
 
 
 def _of_limit(norm_limit: Optional[float]) -> Mapping[str, str]:

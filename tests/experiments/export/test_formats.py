@@ -276,13 +276,15 @@ def test_functions_and_operations_that_keras_knows_are_saved(tmp_path):
 
 
 @pytest.mark.parametrize("name", formats.FORMATS)
-def test_several_outputs_are_refused(name, monkeypatch, tmp_path):
+@pytest.mark.parametrize("kind", [list, dict])
+def test_several_outputs_are_refused(name, kind, monkeypatch, tmp_path):
   x = _layers.Input([4])
-  both = tf.keras.Model(x, [_layers.Dense(3)(x), _layers.Dense(3)(x)])
-  read = run_model.RunModel(both, "a run")
+  outputs = [_layers.Dense(3)(x), _layers.Dense(3)(x)]
+  given = outputs if kind is list else {"a": outputs[0]}
+  read = run_model.RunModel(tf.keras.Model(x, given), "a run")
   monkeypatch.setattr(run_model, "read", lambda run, **options: read)
   out = str(tmp_path / f"out{formats.FORMATS[name].suffix}")
-  with pytest.raises(InputError, match="The model of run gives 2 outputs"):
+  with pytest.raises(InputError, match=f"of run gives a {kind.__name__} of outputs"):
     program.run(program.Request("run", name, out, False, None, None))
   assert not [*tmp_path.iterdir()]
 
