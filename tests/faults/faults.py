@@ -923,6 +923,13 @@ FAULTS = (
     _of("client_work/test_local_training.py", "clips_what_comes_in"),
   ),
   Fault(
+    "blocks: parsed lists are as long as the longest",
+    "tff_algos/runtimes/blocks.py",
+    '  r"|Parse|DecodeCSV|StringFormat|SparseSegment"\n',
+    "",
+    _of("runtimes/test_blocks.py", "mixes_clients or sparse_rows"),
+  ),
+  Fault(
     "client work: the rate goes into float16",
     _CLIENT_WORK + "gradients.py",
     "graphs.has_own_gradients(graph) or graphs.computes_in_float16(graph)",

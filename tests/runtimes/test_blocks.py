@@ -374,6 +374,75 @@ def test_what_no_vectorised_form_takes_is_left_to_one_client_after_another(
   assert plans == [None]
 
 
+def _examples(lists):
+  """Each as the text of a `tf.train.Example`."""
+  values = (tf.train.Int64List(value=v) for v in lists)
+  features = (
+    tf.train.Features(feature={"t": tf.train.Feature(int64_list=v)}) for v in values
+  )
+  return [tf.train.Example(features=f).SerializeToString() for f in features]
+
+
+def _gradient_of_segments(values):
+  """Of a fixed graph whose last segments are empty."""
+  x = values[0] * tf.constant([[1.0], [2.0], [3.0], [4.0], [5.0]])
+  with tf.GradientTape() as tape:
+    tape.watch(x)
+    means = tf.sparse.segment_mean(x, [4, 0, 1, 1], [0, 0, 1, 3], num_segments=6)
+    total = tf.reduce_sum(tf.square(means))
+  return tf.convert_to_tensor(tape.gradient(total, x))
+
+
+def test_operations_whose_vectorised_form_mixes_clients_are_not_in_blocks(
+  few_are_enough, plans
+):
+  lists = [[300], [1, 2], [5], [7, 9]]
+  fixed = {"t": tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True)}
+  varying = {"t": tf.io.VarLenFeature(tf.int64)}
+
+  def parsed(text):
+    one = tf.io.parse_single_example(text, fixed)["t"]
+    other = tf.io.parse_single_example(text, varying)["t"].values
+    return tf.stack(
+      [tf.reduce_sum(one) // tf.size(one, tf.int64), tf.size(other, "int64")]
+    )
+
+  def missing(text):
+    del text
+    return tf.io.decode_csv("NA", [["none"]], na_value="NA")[0]
+
+  for work, given, expected in (
+    (parsed, _examples(lists), [[300, 1], [1, 2], [5, 1], [8, 2]]),
+    (lambda text: tf.strings.format("<{}>", text), [b"a", b"b"], [b'<"a">', b'<"b">']),
+    (missing, [b"a", b"b"], [b"none", b"none"]),
+  ):
+    compute = _after_another(work, tff.TensorType(np.str_))
+    with tff_algos.create_runtime():
+      np.testing.assert_array_equal(compute(given), expected)
+  assert plans and not any(plans)
+
+
+def _after_another(work, kind):
+  """A computation of clients' values: `work` of what another step gives, their own."""
+  before = tff.tensorflow.computation(lambda value: tf.identity(value), kind)
+  after = tff.tensorflow.computation(work, kind)
+
+  @tff.federated_computation(tff.FederatedType(kind, tff.CLIENTS))
+  def compute(values):
+    return tff.federated_map(after, tff.federated_map(before, values))
+
+  return compute
+
+
+def test_segments_of_sparse_rows_are_each_clients_own(few_are_enough, plans):
+  with tff_algos.create_runtime():
+    found = _map_twice(_gradient_of_segments)([1, 1, 2])
+  # Means of (5, 1), of 2 and of 2: the derivatives of the sum of their squares.
+  expected = np.float32([3, 8, 0, 0, 3])[:, None]
+  np.testing.assert_allclose(found, [expected, expected, 2 * expected], rtol=1e-6)
+  assert plans == [None]
+
+
 @pytest.mark.parametrize("on_gpu", [True, False])
 def test_large_draws_are_looped_over_clients_on_a_cpu_alone(on_gpu):
   plan = execution.Plan(

@@ -595,6 +595,24 @@ def test_an_error_of_one_client_ends_the_round():
   assert total([1, 2]) == 3
 
 
+def test_what_no_result_needs_is_not_run_as_in_tff(tmp_path):
+  """An assertion, and a file that is written."""
+  path = str(tmp_path / "file")
+
+  @tff.tensorflow.computation(np.int32)
+  def add_one(x):
+    tf.debugging.assert_less(x, 3)
+    tf.io.write_file(path, "x")
+    return x + 1
+
+  @tff.federated_computation(_INTS)
+  def total(x):
+    return tff.federated_sum(tff.federated_map(add_one, x))
+
+  assert add_one(5) == 6 and total([5, 1]) == 8
+  assert not os.path.exists(path)
+
+
 def test_refuses_variables_with_the_way_out():
   @tff.tensorflow.computation(np.int32)
   def count(x):

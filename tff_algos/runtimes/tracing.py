@@ -104,6 +104,8 @@ def _call_tensorflow(block: tff.framework.CompiledComputation, argument: Any) ->
       "variables: build it from a functional model, or use the local_worker runtime."
     )
   graph_def = tf.compat.v1.GraphDef.FromString(proto.graph_def.value)
+  results = tensor_names(proto.result)
+  _cut_unneeded(graph_def, results)
   pooling_loops.set_apart(graph_def)
   _take_functions(graph_def)
   inputs: dict[str, tf.Tensor] = {}
@@ -114,14 +116,36 @@ def _call_tensorflow(block: tff.framework.CompiledComputation, argument: Any) ->
     inputs.update(zip(names, map(_captured, values.as_tensors(specs, leaves))))
   if proto.session_token_tensor_name:
     inputs[proto.session_token_tensor_name] = tf.constant("")
-  names = tensor_names(proto.result)
+  there = {node.name for node in graph_def.node}
   outputs = tf.graph_util.import_graph_def(
-    graph_def, input_map=inputs, return_elements=names
+    graph_def,
+    input_map={n: v for n, v in inputs.items() if _node_of(n) in there},
+    return_elements=results,
   )
   for tensor, spec in zip(outputs, values.specs_of(signature.result)):
     if tensor.dtype != tf.variant:
       tensor.set_shape(spec.shape)
   return values.pack(signature.result, iter(outputs))
+
+
+def _cut_unneeded(graph_def: tf.compat.v1.GraphDef, results: list[str]) -> None:
+  """Leaves what the results need, and no assertion or writing that TFF does not run."""
+  nodes = {node.name: node for node in graph_def.node}
+  needed: set[str] = set()
+  waiting = list(map(_node_of, results))
+  while waiting:
+    name = waiting.pop()
+    if name not in needed:
+      needed.add(name)
+      waiting.extend(map(_node_of, nodes[name].input))
+  kept = [node for node in graph_def.node if node.name in needed]
+  del graph_def.node[:]
+  graph_def.node.extend(kept)
+
+
+def _node_of(tensor: str) -> str:
+  """The name of the node that a tensor, or a control input, is of."""
+  return tensor.removeprefix("^").partition(":")[0]
 
 
 def _captured(tensor: tf.Tensor) -> tf.Tensor:
