@@ -303,6 +303,7 @@ def _before_dense(*layers):
   return _sequential(_layers.Input((4,)), *layers, _layers.Dense(3))
 
 
+@pytest.mark.filterwarnings("ignore:The `keras.initializers.serialize")
 @pytest.mark.parametrize(
   "network, options, said",
   [
