@@ -14,6 +14,7 @@ import tensorflow_federated as tff
 from tff_algos.aggregators import table
 from tff_algos.algorithms import registry
 from tff_algos.errors import InputError
+from tff_algos.privacy.dp_sgd_step import DpSgd
 
 # Whose messages have one part, and two.
 CLIPPED = ("fedavg", "scaffold")
@@ -63,12 +64,17 @@ def test_row_says_whether_it_takes_one(name):
   ],
 )
 def test_median_of_one_client_is_its_update(federate, problem_of, name):
-  """As the mean of one is; and so is that of three when two of them are not finite."""
+  """As the mean of one is; and so is that of three when two of them are not finite.
+
+  But not in the private forms, which leave out examples and no clients.
+  """
   factory = table.make("median", clients_per_round=1)
   problem = problem_of("mlp")
   median = federation_with(name, problem, factory)
   plain = federate(name, seed=median.seed)
-  for clients, spoilt in (((1,), {}), ((0, 1, 2), {0: "nan", 2: "inf"})):
+  is_private = issubclass(registry.get(name).hparams_class, DpSgd)
+  cases = [((1,), {}), ((0, 1, 2), {0: "nan", 2: "inf"})]
+  for clients, spoilt in cases[:1] if is_private else cases:
     median.round(clients, spoilt)
     plain.round(clients, spoilt)
     driver.assert_within_rounding(median.weights, plain.weights, f"clients {clients}")

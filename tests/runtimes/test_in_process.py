@@ -613,6 +613,15 @@ def test_what_no_result_needs_is_not_run_as_in_tff(tmp_path):
   assert not os.path.exists(path)
 
 
+def test_operation_beside_one_that_no_result_needs():
+  @tff.tensorflow.computation(np.int32, np.int32)
+  def first(x, y):
+    with tf.compat.v1.colocate_with(y + 1):
+      return tf.identity(x)
+
+  assert first(5, 6) == 5
+
+
 def test_refuses_variables_with_the_way_out():
   @tff.tensorflow.computation(np.int32)
   def count(x):

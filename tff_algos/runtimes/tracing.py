@@ -139,6 +139,11 @@ def _cut_unneeded(graph_def: tf.compat.v1.GraphDef, results: list[str]) -> None:
       needed.add(name)
       waiting.extend(map(_node_of, nodes[name].input))
   kept = [node for node in graph_def.node if node.name in needed]
+  for node in kept:  # Some are to be on the device of one that is gone.
+    if "_class" in node.attr:
+      places = node.attr["_class"].list
+      there = [s for s in places.s if s.decode().removeprefix("loc:@") in needed]
+      places.s[:] = there
   del graph_def.node[:]
   graph_def.node.extend(kept)
 
