@@ -35,7 +35,10 @@ def finish(
   if config.eval_clients_every and result.records:
     # The last round's are always there.
     last = client_evaluation.accuracies(result.records[-1])
-    summary["final_client_accuracies"] = last
+    # JSON has no NaN, as of clients that have no accuracy.
+    summary["final_client_accuracies"] = {
+      name: value if math.isfinite(value) else None for name, value in last.items()
+    }
   if prepared.process.privacy is not None:
     mechanism = prepared.process.privacy
     summary["privacy"] = _privacy(prepared, mechanism, len(result.records))

@@ -147,7 +147,7 @@ def alone(folder: str, name: str) -> Iterator[None]:
 def unfinished_folder(above: str) -> Iterator[str]:
   """A folder to write what is then given another name; gone at the end if it was not.
 
-  Those go too that were left in `above` by processes that were killed.
+  Those go too that were left in `above` by processes that were killed a day ago.
   """
   for name in os.listdir(above):
     if _UNFINISHED_FOLDER.fullmatch(name):

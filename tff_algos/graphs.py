@@ -20,6 +20,9 @@ _DRAWING = re.compile(
   r"(?!Stateless|RandomIndexShuffle$).*(Random|TruncatedNormal|Multinomial|PyFunc"
   r"|CandidateSampler|SampleDistorted|NonDeterministic|Timestamp)"
 )
+_DRAWING_BY_SEED = re.compile(
+  r"Stateless(Random(?!GetAlg|GetKey)|TruncatedNormal|Multinomial|Parameterized|Shuffle)"
+)
 #: Operations whose results are probabilities.
 NOT_LOGITS = ("Softmax", "Sigmoid")
 # Whose holder alone replaces tensors' comparison, which is there for all threads.
@@ -49,6 +52,13 @@ def has_own_gradients(graph: tf.compat.v1.GraphDef) -> bool:
     for nodes in _bodies(graph)
     for node in nodes
     if "_gradient_op_type" in node.attr
+  )
+
+
+def draws_by_seeds(graph: tf.compat.v1.GraphDef) -> bool:
+  """Whether an operation draws from a seed that it is given."""
+  return any(
+    _DRAWING_BY_SEED.match(node.op) for nodes in _bodies(graph) for node in nodes
   )
 
 

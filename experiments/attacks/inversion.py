@@ -20,7 +20,7 @@ from experiments.preparation import RunWeights, check_model, newest_weights
 from experiments.run_folder import fingerprints
 from experiments.run_folder.folder import RunFolder, read_manifest
 from tasks import registry as tasks_registry
-from tff_algos import durable_files
+from tff_algos import client_arrays, durable_files
 from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.client_data import Examples
 from tff_algos.errors import InputError
@@ -184,6 +184,9 @@ def prepare(request: Request) -> Prepared:
     invert = gradient_inversion.build_inversion(upload, x.shape[1:], request.search)
     victims[row.name] = Victim(hparams, send, invert)
   made_of = fingerprints.of_all(loaded, request.task, request.algorithms)
+  if request.run is not None:  # Another model may be there under the same name.
+    arrays = map(np.asarray, weights)
+    made_of["attacked"] = {"weights": client_arrays.fingerprint(*arrays)}
   return Prepared(loaded.note, made_of, rounds, examples, x, y, victims)
 
 

@@ -6,7 +6,6 @@ Both are named by a word of the command line, name or name:key=value.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
@@ -15,9 +14,13 @@ import numpy as np
 from tff_algos import spellings
 from tff_algos.aggregators import table as aggregators
 from tff_algos.errors import InputError
+from tff_algos.templates import composer
 
 #: The name of runs in which nobody lies.
 NOBODY = "nobody"
+# Beyond it the square of the factor alone, which a client's state holds here, is
+# infinite, so that the client would be dropped whatever it sends.
+_MOST = 1e19
 
 
 class Lie(NamedTuple):
@@ -77,9 +80,7 @@ def _none() -> Defence:
 
 
 def _norm_limit(*, times: float = 5.0) -> Defence:
-  if not 1 < times < math.inf:
-    raise InputError(f"norm_limit:times must be finite and above 1; found {times:g}.")
-  return Defence(norm_limit=times)
+  return Defence(norm_limit=composer.check_norm_limit(times))
 
 
 class Request(NamedTuple):
@@ -181,12 +182,12 @@ def _as_float32(value: float) -> float:
 
 
 def _finite(name: str, value: float) -> float:
-  if not math.isfinite(_as_float32(value)):
-    raise InputError(f"{name} must be a finite float32; found {value:g}.")
+  if not abs(value) <= _MOST:
+    raise InputError(f"{name} must be from -{_MOST:g} to {_MOST:g}; found {value:g}.")
   return value
 
 
 def _above_0(name: str, value: float) -> float:
-  if not 0 < _as_float32(value) < math.inf:
-    raise InputError(f"{name} must be a finite float32 above 0; found {value:g}.")
+  if not 0 < _as_float32(value) <= _MOST:
+    raise InputError(f"{name} must be above 0 and at most {_MOST:g}; found {value:g}.")
   return value

@@ -54,6 +54,11 @@ class Meter:
       InputError: An algorithm cannot be measured, or the folder lacks measurements of
         rounds that are done.
     """
+    if prepared.settings.learning_rate_schedule is not None:
+      raise InputError(
+        "The local models that are measured are trained at one learning rate, and this "
+        "run has a learning_rate_schedule: measure a run without."
+      )
     self._prepared, self._started = prepared, False
     self._model, self._clients = prepared.loaded.model, prepared.loaded.clients
     hparams = {name: self._hparams_of(name, given) for name in algorithms}

@@ -238,7 +238,13 @@ def _details(
   model = {"weights": run.model.get("num_weights"), **run.data}
   blank: tuple = (None, "", [])
   flags = {k: v for k, v in run.flags.items() if k not in _NOT_SETTINGS}
-  lost = [r["round"] for r in run.records if not math.isfinite(_training_loss(r))]
+  # Of a round in which nobody took part there is none.
+  lost = [
+    r["round"]
+    for r in run.records
+    if not math.isfinite(_training_loss(r))
+    and (r.get("num_examples", 1) or r.get("num_dropped"))
+  ]
   said = []
   if lost:
     when = f"in {count(len(lost), 'round')}, the first of them {lost[0]}"

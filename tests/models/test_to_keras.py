@@ -421,6 +421,7 @@ def _half_base():
   "end",
   [
     _random(_layers.Dropout(0.5)),
+    _random(_layers.Dropout(1e-3)),
     _random(_layers.GaussianNoise(1.0)),
     lambda x: x * np.float32(np.inf),
     lambda x: x * np.float32(np.nan),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -180,12 +181,16 @@ def test_norm_limits_are_told_apart(process_of, federation):
 
 
 def test_median_and_trimmed_mean_are_told_apart(federation):
-  factories = tff_algos.median_factory(), tff_algos.trimmed_mean_factory()
+  factories = [
+    tff_algos.median_factory(),
+    *map(tff_algos.trimmed_mean_factory, (0.1, 0.4)),
+  ]
   found = [
     _of(fed_avg.build_fed_avg(federation.model, model_aggregator=f), federation)
     for f in factories
   ]
-  assert _differing(*found) == {"statistic of model"}
+  for pair in itertools.combinations(found, 2):
+    assert _differing(*pair) == {"statistic of model"}
 
 
 def _drawn_anew(trainable=True):

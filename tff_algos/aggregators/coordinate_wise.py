@@ -8,6 +8,7 @@ every client's update and holds a whole cohort's at once: neither goes with secu
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -42,22 +43,22 @@ def trimmed_mean_factory(
   share = check_number("share", share)
   if not 0 <= share < 0.5:
     raise InputError(f"share must be at least 0 and less than 0.5; found {share}.")
+  return _CoordinateWiseFactory(functools.partial(_trimmed_mean, share=share))
 
-  def trimmed_mean(ordered: tf.Tensor) -> tf.Tensor:
-    count = tf.shape(ordered)[0]
-    # 0.29 * 100 is less than 29.
-    cut = tf.cast(tf.floor(share * tf.cast(count, tf.float64) + 1e-9), tf.int32)
-    cut = tf.minimum(cut, (count - 1) // 2)
-    return tf.reduce_mean(ordered[cut : count - cut], axis=0)
 
-  return _CoordinateWiseFactory(trimmed_mean)
+def _trimmed_mean(ordered: tf.Tensor, *, share: float) -> tf.Tensor:
+  count = tf.shape(ordered)[0]
+  # 0.29 * 100 is less than 29.
+  cut = tf.cast(tf.floor(share * tf.cast(count, tf.float64) + 1e-9), tf.int32)
+  cut = tf.minimum(cut, (count - 1) // 2)
+  return tf.reduce_mean(ordered[cut : count - cut], axis=0)
 
 
 class _CoordinateWiseFactory(tff.aggregators.WeightedAggregationFactory):
   """Collects all clients' values; `statistic` is of them in order, along axis 0."""
 
   def __init__(self, statistic: Callable[[tf.Tensor], tf.Tensor]):
-    # By its name a run that goes on is told from another.
+    # By its name and numbers a run that goes on is told from another.
     self.statistic = statistic
 
   def create(

@@ -79,12 +79,10 @@ ON_CPU = Limits(fewest_clients=16, most_bytes=1e6, num_blocks=4)
 # linear model 0.07; but ten clients with as many sizes 1.6. One H200.
 ON_GPU = Limits(fewest_clients=4, most_bytes=50e6, block_bytes=250e6)
 
-# The last ones have forms that give a client what is another's: a parsed list as long as
-# the longest, rows of the next table, one text of all.
-_SLOW = re.compile(
-  r"Conv|Pool|FFT|TensorList|Random(?!Uniform)|Stateless(?!If|While)"
-  r"|Parse|DecodeCSV|StringFormat|SparseSegment"
-)
+_SLOW = re.compile(r"Conv|Pool|FFT|TensorList|Random(?!Uniform)|Stateless(?!If|While)")
+# Whose forms give a client what is another's: a parsed list as long as the longest, rows
+# of the next table, one text of all.
+_MIXES_CLIENTS = re.compile(r"Parse|DecodeCSV|StringFormat|SparseSegment")
 _FAST_ON_GPU = re.compile(
   r"(Conv2D|DepthwiseConv2dNative)(Backprop(Filter|Input))?|(Avg|Max)Pool(Grad)?"
 )
@@ -389,7 +387,8 @@ def _is_fast_operation(node: tf.compat.v1.NodeDef, on_gpu: bool) -> bool:
     return True
   if on_gpu and _FAST_ON_GPU.fullmatch(node.op):
     return node.op not in convolutions.FORMS or convolutions.is_known(node.attr)
-  return private_apis.has_vectorised_form(node.op) and not _SLOW.search(node.op)
+  is_left_out = _SLOW.search(node.op) or _MIXES_CLIENTS.search(node.op)
+  return private_apis.has_vectorised_form(node.op) and not is_left_out
 
 
 for _name, _form in {**random_draws.FORMS, **vectorised_forms.FORMS}.items():

@@ -13,8 +13,8 @@ from tff_algos.runtimes.dask_tasks import Failed
 _OURS: tuple[type[Exception], ...] = (InputError, UnsupportedComputationError)
 # Of Python's, those that have a message alone, and that no program has other uses for.
 _OF_MESSAGES = (
-  *(ArithmeticError, AssertionError, AttributeError, MemoryError, NameError),
-  *(RuntimeError, TypeError, ValueError),
+  *(ArithmeticError, AssertionError, AttributeError, ImportError, IndexError),
+  *(MemoryError, NameError, RuntimeError, TypeError, ValueError),
 )
 _UNREADABLE = ("NotFoundError", "PermissionDeniedError")
 
@@ -32,7 +32,7 @@ _SAME_FILES = (
 
 
 def error_of(failed: Failed) -> Exception:
-  """The worker's error, as in_process raises it."""
+  """The worker's error, as in_process raises it; of kinds that cannot, `RuntimeError`."""
   who = "A client" if failed.client is None else f"Client {failed.client} of the cohort"
   given = f" ({', '.join(failed.given)})" if failed.given else ""
   where = f"{who}{given} on the worker {failed.worker}"

@@ -81,7 +81,8 @@ def _of_aggregators(factories: Mapping[str, Any]) -> Mapping[str, str]:
   found = {f"aggregator of {part}": _name(f) for part, f in factories.items()}
   for part, factory in factories.items():
     if (statistic := getattr(factory, "statistic", None)) is not None:
-      found[f"statistic of {part}"] = _name(statistic)
+      is_partial = isinstance(statistic, functools.partial)
+      found[f"statistic of {part}"] = (_numbers if is_partial else _name)(statistic)
   return found
 
 

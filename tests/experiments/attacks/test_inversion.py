@@ -17,6 +17,7 @@ from experiments.config import make_config
 from experiments.preparation import newest_weights
 from experiments.run_folder.folder import read_manifest
 from tasks import registry as tasks_registry
+from tff_algos import client_arrays
 from tff_algos.client_data import Examples
 from tff_algos.errors import InputError
 from tff_algos.models import keras
@@ -172,6 +173,9 @@ def test_of_a_run_its_newest_weights_are_attacked(in_process, tmp_path):
   model, seed = loaded.model, tf.constant([0, 0])
   weights, rounds = newest_weights(run_dir, read_manifest(run_dir, ""), model)
   assert rounds == prepared.rounds == 2
+  # Another model under the same name, of as many rounds, is another attack.
+  attacked = inversion.describe(request, prepared)["attacked"]
+  assert attacked == {"weights": client_arrays.fingerprint(*map(np.asarray, weights))}
 
   def loss(weights, x, y):
     return tf.reduce_mean(model.example_losses(y, model.predict(weights, x, False, seed)))

@@ -89,6 +89,23 @@ def _measure(tmp_path, rounds, algorithms=("fedavg", "fedreg"), resume=False):
   assert program.run(asked, resume=resume) is False
 
 
+def test_run_with_a_schedule_is_refused(tmp_path):
+  """Its rounds train at other rates than the local models that would be measured."""
+  config = make_config(
+    "fedavg",
+    "own_tasks:good",
+    num_clients=12,
+    clients_per_round=2,
+    rounds=3,
+    learning_rate_schedule="step:every=1,factor=0.5",
+    run_dir=str(tmp_path / "run"),
+    cache_dir=str(tmp_path / "cache"),
+  )
+  prepared = preparation.prepare(config)
+  with pytest.raises(InputError, match="this run has a learning_rate_schedule"):
+    meter.Meter(prepared, ["fedavg"], _HPARAMS, fisher=False)
+
+
 def _read(path: pathlib.Path):
   with open(path, newline="") as f:
     return list(csv.DictReader(f))

@@ -99,6 +99,16 @@ def test_loss_that_is_not_finite_is_a_gap_and_is_said(write_run, tmp_path):
   assert said == "not finite in 2 rounds, the first of them 2"
 
 
+def test_round_in_which_nobody_took_part_has_not_diverged(write_run, tmp_path):
+  head = (
+    "round,train_loss,test_accuracy,seconds,num_examples,num_dropped,bytes_down,bytes_up"
+  )
+  rounds = ["1,nan,0.5,1,0,0,5,5", "2,nan,0.5,1,0,4,5,5", "3,nan,0.5,1,0,0,5,5"]
+  said = _details(_describe(write_run(tmp_path / "a", rounds=rounds, head=head)))
+  expected = "not finite in 1 round, the first of them 2"
+  assert said["Worth knowing"]["training loss"] == expected
+
+
 def test_round_of_which_no_result_was_taken_has_no_loss(write_run, tmp_path):
   head = (
     "round,train_loss,test_accuracy,seconds,num_examples,num_dropped,bytes_down,bytes_up"
