@@ -62,7 +62,7 @@ def _names(table: Table, rows: Sequence[Row]) -> tuple[str, list[str]]:
   labels = list(zip(table.labels, zip(*(row.labels for row in rows))))
   common = [(h, of[0]) for h, of in labels if len(set(of)) == 1 < len(rows)]
   own = [(h, of) for h, of in labels if (h, of[0]) not in common]
-  return ", ".join(f"{h} = {label}" for h, label in common), [
+  return ", ".join(f"{h} = {label}" for h, label in common if label), [
     ", ".join(_named(h, of[k]) for h, of in own if of[k]) for k in range(len(rows))
   ]
 

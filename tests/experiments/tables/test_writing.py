@@ -229,9 +229,9 @@ def test_picture_has_the_rows_that_have_a_number_of_ours(
   accuracies = {("a", 0): 0.3, ("a", 1): 0.4, ("c", 0): 0.5}
   settings = _settings_with(write_run, tmp_path, accuracies)
   rows = tuple(
-    Row((name, "1", "x"), _row(name).cells, {"best accuracy": 50.0}) for name in "abc"
+    Row((name, "1", "x", ""), _row(name).cells, {"best accuracy": 50.0}) for name in "abc"
   )
-  table = Table("T", ("label", "E", "split"), _COLUMNS, rows)
+  table = Table("T", ("label", "E", "split", "changed"), _COLUMNS, rows)
   writing.write_table(table, "table1", settings)
   [(title, names, [best, rounds], _)] = drawn
   assert (title, names) == ("T\nE = 1, split = x", ["a", "c"])
