@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import sys
@@ -65,3 +66,10 @@ def find(name: str, kind: str) -> Any:
     )
   _files.add(place)
   return getattr(found, attribute)
+
+
+def called_by(part: Any) -> Any:
+  """Of a partial what it calls, whose name and module are the author's."""
+  while isinstance(part, functools.partial):
+    part = part.func
+  return part

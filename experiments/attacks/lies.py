@@ -9,11 +9,9 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
-import numpy as np
-
 from tff_algos import spellings
 from tff_algos.aggregators import table as aggregators
-from tff_algos.errors import InputError
+from tff_algos.errors import InputError, is_held_by_float32
 from tff_algos.templates import composer
 
 #: The name of runs in which nobody lies.
@@ -175,12 +173,6 @@ def _check_any(flag: str, words: Sequence[str], known: Mapping[str, Any]) -> Non
     raise InputError(f"--{flag} is empty: name at least one of {', '.join(known)}.")
 
 
-def _as_float32(value: float) -> float:
-  """As it is multiplied with what clients send."""
-  with np.errstate(over="ignore"):
-    return float(np.float32(value))
-
-
 def _finite(name: str, value: float) -> float:
   if not abs(value) <= _MOST:
     raise InputError(f"{name} must be from -{_MOST:g} to {_MOST:g}; found {value:g}.")
@@ -188,6 +180,6 @@ def _finite(name: str, value: float) -> float:
 
 
 def _above_0(name: str, value: float) -> float:
-  if not 0 < _as_float32(value) <= _MOST:
+  if not (0 < value <= _MOST and is_held_by_float32(value)):
     raise InputError(f"{name} must be above 0 and at most {_MOST:g}; found {value:g}.")
   return value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import pathlib
@@ -15,6 +14,7 @@ import tensorflow as tf
 
 from tasks import registry as tasks_registry
 from tasks.registry import LoadedTask
+from tff_algos import own_code
 from tff_algos.algorithms import registry as algorithms_registry
 from tff_algos.client_data import ClientDirectory
 
@@ -50,10 +50,7 @@ def of_model(loaded: LoadedTask) -> dict[str, Any]:
     "layers": loaded.layers,
     "input": f"{model.example_spec.x.dtype.name}{list(model.example_spec.x.shape)}",
   }
-  constants = model.keras_source.constants if model.keras_source else {}
-  # Random layers have counters among them.
-  frozen = [t.numpy() for t in constants.values() if t.dtype.is_floating]
-  if frozen:
+  if model.keras_source and (frozen := model.keras_source.frozen_arrays()):
     found["frozen"] = _of_arrays(*frozen)
   return found
 
@@ -102,7 +99,9 @@ def of_all(
 
 def _of_files(name: str, *parts: Any) -> dict[str, str]:
   named = [name.partition(":")[0]]
-  named += (getattr(_function_of(part), "__module__", "tff_algos") for part in parts)
+  named += (
+    getattr(own_code.called_by(part), "__module__", "tff_algos") for part in parts
+  )
   ours = ("tff_algos", "tasks", "experiments")
   own = (m for m in dict.fromkeys(named) if m.partition(".")[0] not in ours)
   files = {m: getattr(sys.modules[m], "__file__", None) for m in own}
@@ -111,13 +110,6 @@ def _of_files(name: str, *parts: Any) -> dict[str, str]:
     for module, file in files.items()
     if file
   }
-
-
-def _function_of(part: Any) -> Any:
-  """Of a partial what it calls, whose module is the author's."""
-  while isinstance(part, functools.partial):
-    part = part.func
-  return part
 
 
 def _of_clients(clients: ClientDirectory) -> str:

@@ -1209,8 +1209,8 @@ FAULTS = (
   Fault(
     "A run is gone on with on another frozen base",
     "experiments/run_folder/fingerprints.py",
-    "  if frozen:\n",
-    "  if not frozen:\n",
+    "(frozen := model.keras_source.frozen_arrays())",
+    "not (frozen := model.keras_source.frozen_arrays())",
     _of("experiments/run_folder/test_fingerprints.py", "frozen"),
   ),
   Fault(

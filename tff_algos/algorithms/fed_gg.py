@@ -165,8 +165,9 @@ def build_fed_gg(
     return initial_model() if is_broadcast else ()
 
   def init_client() -> _Remembered | tuple[()]:
-    nothing = tree_math.zeros_like(initial_model())
-    return () if is_broadcast else _Remembered(tf.constant(False), nothing)
+    if is_broadcast:
+      return ()
+    return _Remembered(tf.constant(False), tree_math.zeros_like(model.initial_weights))
 
   def distribute(variables: rounds.ServerVariables) -> rounds.Parts:
     parts = OrderedDict(model=variables.model)

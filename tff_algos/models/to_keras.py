@@ -45,6 +45,10 @@ class KerasSource(NamedTuple):
   constants: Mapping[Any, tf.Tensor]
   slots: Mapping[Any, list[keras_exchange.Slot]]
 
+  def frozen_arrays(self) -> list[NDArray[Any]]:
+    """The constants that are floating-point: random layers have counters among them."""
+    return [t.numpy() for t in self.constants.values() if t.dtype.is_floating]
+
 
 def to_keras(model: functional.Model, weights: functional.Weights) -> tf.keras.Model:
   """Makes a Keras model with these weights, of the layers of the one `model` is made of.
@@ -196,9 +200,8 @@ def _check_copy(
   with tf.device("CPU"):
     try:
       expected = predict(tf.constant(inputs))
-    except tf.errors.InvalidArgumentError:  # It takes fewer than these inputs' kind has.
-      return
-    except tf.errors.UnimplementedError:  # It is for GPUs only.
+    # It takes fewer than these inputs' kind has, or is for GPUs only.
+    except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError):
       return
     found = copied(inputs, training=False)
   both = map(tf.nest.flatten, (found, expected))

@@ -9,7 +9,8 @@ The rule, which looks at the computation, and at whether clients work on GPUs:
 - The clients' work begins with a map to values of unknown sizes: a file's content, or
   tensors whose first dimensions are unknown. All of it that follows is vectorised; only
   clients whose values have the same sizes share a batch, so nothing is padded.
-- Every operation of the work is one that is as fast for many clients at once. On a CPU
+- Every operation of the work is one that is as fast for many clients at once, and whose
+  vectorised form gives each client what it has alone. On a CPU
   this leaves out convolutions, whose weights differ within a batch (`convolutions`).
 - The broadcast, which is copied for every client, is not too large, and the round has
   clients enough: `ON_CPU` and `ON_GPU` say how many.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
-from tff_algos import client_arrays
+from tff_algos import client_arrays, own_code
 from tff_algos.models import keras_exchange
 from tff_algos.models.functional import FadingCrossEntropy, Model
 from tff_algos.templates.rounds import Round
@@ -70,8 +70,7 @@ def _given_to(function: Any) -> Iterator[tuple[str, str]]:
   if not (_is_ours(function) and inspect.isfunction(function)):
     return
   for name, value in inspect.getclosurevars(function).nonlocals.items():
-    while isinstance(value, functools.partial):
-      value = value.func
+    value = own_code.called_by(value)
     if value is None or (callable(value) and not isinstance(value, type)):
       yield name, "" if value is None or _is_ours(value) else _name(value)
 
@@ -105,10 +104,7 @@ def of_model(model: Model) -> Mapping[str, str]:
   given = {"loss": str(losses) if is_plain else _name(losses)}
   given["numbers of the loss"] = _numbers(losses)
   if model.keras_source is not None:
-    constants = model.keras_source.constants.values()
-    # Random layers have counters among them.
-    frozen = [t.numpy() for t in constants if t.dtype.is_floating]
-    if frozen:
+    if frozen := model.keras_source.frozen_arrays():
       given["what is frozen"] = client_arrays.fingerprint(*frozen)
     layers = keras_exchange.layers_of(model.keras_source.keras_model)
     given["layers"] = str(len(layers))
