@@ -12,15 +12,15 @@ import json
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Optional, Protocol
+from typing import Any, NamedTuple, Optional, Protocol
 
 from experiments.run_folder.folder import RunFolder
 from tff_algos import durable_files
 from tff_algos.errors import InputError, InputWarning, first_line
 
 TENSORBOARD = "tensorboard"
-#: Kept in the run's folder: the tracked run of each tracker, with which a resumed run
-#: goes on.
+#: Kept in the run's folder: of each tracker the tracked run, with which a resumed run
+#: goes on, and how many rounds it was told where it was told no more.
 IDS = "trackers.json"
 
 _FILES = ("config.json", "metrics.csv", "summary.json", "accuracy.png", "traffic.png")
@@ -118,42 +118,55 @@ def check(names: Sequence[str]) -> None:
       )
 
 
+class _Known(NamedTuple):
+  """A tracked run, and how many rounds it was told; None: it is told all."""
+
+  id: Optional[str]
+  told: Optional[int] = None
+
+
 class Tracked:
   """The trackers of a run that goes on."""
 
   def __init__(self, folder: RunFolder, manifest: Mapping[str, Any]):
     self._folder, self._manifest = folder, manifest
     self._open: dict[str, Tracker] = {}
-    self._known = self._read_ids()
+    self._known = self._read_known()
 
-  def _read_ids(self) -> dict[str, str]:
+  def _read_known(self) -> dict[str, _Known]:
     path = self._folder.file(IDS)
-    if not (
-      _TRACKERS.keys() & self._manifest["flags"]["tracker"] and os.path.exists(path)
-    ):
+    if not os.path.exists(path):
       return {}
     try:
       with open(path, encoding="utf-8") as f:
-        return dict(json.load(f))
-    except (ValueError, TypeError) as error:
+        # Older files have the id alone.
+        return {
+          name: _Known(*([value] if isinstance(value, str) else value))
+          for name, value in json.load(f).items()
+        }
+    except (ValueError, TypeError, AttributeError) as error:
       raise InputError(
         f"{path} is damaged: remove it, and --tracker begins new runs."
       ) from error
 
   def start(self, done: Sequence[Mapping[str, Any]]) -> None:
-    """Begins or goes on; those that the run did not have before are told its rounds.
+    """Begins or goes on; each is told those of the run's rounds that it was not told.
 
     Raises:
       InputError: A service does not take the run; nothing was written.
     """
-    known = dict(self._known)
+    known = {
+      name: k._replace(told=len(done) if k.told is None else k.told)
+      for name, k in self._known.items()
+    }
     for name in self._manifest["flags"]["tracker"]:
       if name in _TRACKERS:
         title = os.path.basename(os.path.abspath(self._folder.path))
         try:
           tracker: Tracker = _TRACKERS[name]()
           try:
-            known[name] = tracker.start(title, self._manifest, known.get(name))
+            old = known.get(name, _Known(None, 0))
+            run_id = tracker.start(title, self._manifest, old.id)
           except Exception:
             _give_up(tracker)
             raise
@@ -163,13 +176,15 @@ class Tracked:
             "told by its environment variables, or leave it out."
           ) from error
         self._open[name] = tracker
-    new = self._open.keys() - self._known.keys()
-    if known:
-      ids = self._folder.file(IDS)
-      with durable_files.new_file(ids, "w", encoding="utf-8") as f:
-        json.dump(known, f)
-    for record in done:
-      self._write(new, record)
+        known[name] = old._replace(id=run_id)
+    self._known = known
+    self._write_known()
+    for name in sorted(self._open):
+      for record in done[known[name].told :]:
+        self._write([name], record)
+    for name in self._open:
+      self._known[name] = known[name]._replace(told=None)
+    self._write_known()
 
   def write(self, record: Mapping[str, Any]) -> None:
     """Adds a round; a tracker that does not take it is told no more."""
@@ -183,6 +198,14 @@ class Tracked:
       except Exception as error:
         _give_up(self._open.pop(name))
         _warn(name, f"round {record['round']}", error)
+        self._known[name] = self._known[name]._replace(told=record["round"] - 1)
+        self._write_known()
+
+  def _write_known(self) -> None:
+    if self._known:
+      path = self._folder.file(IDS)
+      with durable_files.new_file(path, "w", encoding="utf-8") as f:
+        json.dump(self._known, f)
 
   def end(self, summary: Optional[Mapping[str, Any]]) -> None:
     """Ends what is open; with files where there is a summary."""

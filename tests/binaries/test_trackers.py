@@ -10,6 +10,7 @@ import pytest
 from training import metrics, place, read_json
 
 from experiments import trackers
+from experiments.run_folder.folder import RunFolder
 
 _SMALL = ("--num_clients=4", "--clients_per_round=2", "--epochs=1", "--partition=iid")
 
@@ -50,7 +51,7 @@ def {failing}(*args, **kwargs): raise ConnectionError("no service\\nat all")
 
 @pytest.fixture(scope="module")
 def tracked(fork_program, tmp_path_factory):
-  """A run of one round told to MLflow, gone on with for a second told to both."""
+  """Of round 1 MLflow is told, of 2 W&B too, of 3 MLflow alone, and of 4 both again."""
   folder = tmp_path_factory.mktemp("tracked")
   for name, code in (("mlflow", _MLFLOW), ("wandb", _WANDB)):
     (folder / f"{name}.py").write_text(_STUB.format(name=name) + code)
@@ -70,6 +71,8 @@ def tracked(fork_program, tmp_path_factory):
   for flags in (
     ["--tracker=mlflow", "--rounds=1"],
     ["--tracker=mlflow,wandb,tensorboard", "--rounds=2", "--resume"],
+    ["--tracker=mlflow", "--rounds=3", "--resume"],
+    ["--tracker=mlflow,wandb", "--rounds=4", "--resume"],
   ):
     done, told = train(*flags)
     assert done.status == 0, done
@@ -82,7 +85,7 @@ def _of(calls, tracker, kind):
 
 
 def test_a_tracker_is_told_of_settings_rounds_and_the_end(tracked):
-  run_dir, ((calls, events), _), _ = tracked
+  run_dir, ((calls, events), *_), _ = tracked
   assert _of(calls, "mlflow", "start") == [[None, "run"]]
   [[settings]] = _of(calls, "mlflow", "settings")
   assert settings["flags.num_clients"] == 4 and settings["hparams.epochs"] == 1
@@ -118,7 +121,7 @@ def test_mlflow_is_told_how_a_run_has_ended(monkeypatch, summary, status):
 
 
 def test_a_resumed_run_goes_on_with_its_tracked_run(tracked):
-  run_dir, (_, (calls, events)), _ = tracked
+  run_dir, (_, (calls, events), *_), _ = tracked
   assert _of(calls, "mlflow", "start") == [["m1", None]]
   assert [step for step, _ in _of(calls, "mlflow", "round")] == [2]
   # What is new is told of the rounds before, too.
@@ -126,8 +129,35 @@ def test_a_resumed_run_goes_on_with_its_tracked_run(tracked):
   assert [step for step, _ in _of(calls, "wandb", "round")] == [1, 2]
   [[summary]] = _of(calls, "wandb", "summary")
   assert summary["rounds"] == 2 and _of(calls, "wandb", "end") == [[0]]
-  assert read_json(run_dir / "trackers.json") == {"mlflow": "m1", "wandb": "w1"}
+  known = {"mlflow": ["m1", None], "wandb": ["w1", None]}
+  assert read_json(run_dir / "trackers.json") == known
   assert len(events) == 1
+
+
+def test_a_tracker_that_was_left_out_is_told_those_rounds_later(tracked):
+  _, (*_, (third, _), (fourth, _)), _ = tracked
+  assert [step for step, _ in _of(third, "mlflow", "round")] == [3]
+  assert not _of(third, "wandb", "start")
+  assert [step for step, _ in _of(fourth, "wandb", "round")] == [3, 4]
+  assert [step for step, _ in _of(fourth, "mlflow", "round")] == [4]
+
+
+def test_trackers_of_an_older_run_are_gone_on_with(tmp_path, monkeypatch):
+  """Its file had the ids alone."""
+  calls = []
+  mlflow = types.SimpleNamespace(
+    start_run=lambda run_id: calls.append(run_id),
+    log_metrics=lambda values, step: calls.append(step),
+    end_run=lambda status: None,
+  )
+  monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+  (tmp_path / trackers.IDS).write_text('{"mlflow": "m1"}')
+  with trackers.track(
+    RunFolder(str(tmp_path)), {"flags": {"tracker": ["mlflow"]}}
+  ) as tracked:
+    tracked.start([{"round": 1}])
+    tracked.write({"round": 2})
+  assert calls == ["m1", 2]
 
 
 def test_a_run_that_cannot_go_on_opens_no_tracked_run(tracked):
@@ -135,7 +165,7 @@ def test_a_run_that_cannot_go_on_opens_no_tracked_run(tracked):
   run_dir, _, train = tracked
   for path in run_dir.glob("checkpoints/*/records.json"):
     path.write_bytes(b"")
-  done, calls = train("--tracker=mlflow,wandb", "--rounds=3", "--resume")
+  done, calls = train("--tracker=mlflow,wandb", "--rounds=5", "--resume")
   assert done.status == 2 and done.err.endswith("begin anew, in another folder.\n")
   assert calls == []
 
@@ -145,7 +175,7 @@ def test_damaged_ids_are_named_before_anything_is_lost(tracked):
   ids = run_dir / "trackers.json"
   before = ids.read_text()
   ids.write_text("{")
-  done, calls = train("--tracker=mlflow,wandb", "--rounds=3", "--resume")
+  done, calls = train("--tracker=mlflow,wandb", "--rounds=5", "--resume")
   ids.write_text(before)
   assert done.status == 2 and "trackers.json is damaged: remove it" in done.err
   assert calls == [] and (run_dir / "model.keras").exists()
@@ -193,7 +223,10 @@ def test_a_run_goes_on_without_a_service_that_fails(
   said = f"mlflow did not take {what} (ConnectionError: no service), and is told no more"
   assert done.err.count(said) == 1
   assert len(metrics(run_dir)) == 2
-  assert len(_of(calls, "mlflow", "round")) == (0 if failing == "log_metrics" else 2)
+  told = 0 if failing == "log_metrics" else 2
+  assert len(_of(calls, "mlflow", "round")) == told
+  known = read_json(run_dir / "trackers.json")["mlflow"]
+  assert known == ["m1", told if what == "round 1" else None]
   assert calls[-1] == ["mlflow", "end", "FAILED"]
 
 

@@ -749,9 +749,9 @@ FAULTS = (
   ),
   Fault(
     "loop: a round has the learning rate of the one before",
-    f"{_SIMULATION}loop.py",
-    "rate = rates[rounds_done]",
-    "rate = rates[max(rounds_done - 1, 0)]",
+    f"{_SIMULATION}schedules.py",
+    "rate = planned[rounds_done]",
+    "rate = planned[max(rounds_done - 1, 0)]",
     _of("simulation/test_loop_options.py", "its_rate"),
   ),
   Fault(
@@ -1005,6 +1005,13 @@ FAULTS = (
     "if _held(path) != written:",
     "if False:",
     _of("experiments/run_folder/test_folder.py", "not_of_this_beginning"),
+  ),
+  Fault(
+    "trackers: rounds that one was not told are lost to it",
+    "experiments/trackers.py",
+    "for record in done[known[name].told :]:",
+    "for record in done[len(done) :]:",
+    _of("binaries/test_trackers.py", "left_out"),
   ),
   Fault(
     "trackers: one that has failed stays open",

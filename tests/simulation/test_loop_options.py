@@ -430,6 +430,39 @@ def test_a_run_gone_on_with_keeps_the_evaluations_of_its_rounds(
   assert rounds == {"test_loss": [1, 2, 3, 6], "client_accuracy_p50": [2, 6]}
 
 
+def test_run_that_ends_where_it_had_broken_off_is_measured_there(
+  process_of, federation, tmp_path
+):
+  process, clients = process_of("fedsgd"), federation.clients
+
+  def fail_in_round_4(start):
+    if start.rounds_done == 3:
+      raise OSError
+
+  def run(folder, **options):
+    settings = _settings(
+      options.pop("rounds"),
+      eval_every=2,
+      eval_clients_every=2,
+      checkpoint_folder=str(tmp_path / folder),
+    )
+    measures = dict(
+      evaluate=lambda weights: {"accuracy": float(weights[0].sum())},
+      evaluate_clients=_Watched(),
+    )
+    return loop.simulate(process, clients, settings, **measures, **options)
+
+  with pytest.raises(OSError):
+    run("broken", rounds=6, before_round=fail_in_round_4)
+  shown = []
+  options = dict(rounds=3, keep_best="accuracy")
+  found = run("broken", resume=True, on_start=shown.extend, **options)
+  unbroken = run("unbroken", **options)
+  _assert_same(found, unbroken)
+  assert shown == found.records and "test_accuracy" in shown[2]
+  assert found.best.round_num == unbroken.best.round_num
+
+
 def test_run_at_its_end_keeps_its_last_evaluation_of_clients(
   process_of, federation, tmp_path
 ):

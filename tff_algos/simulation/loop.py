@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, NamedTuple, Optional
 
-import numpy as np
 import tensorflow_federated as tff
 
 from tff_algos import durable_files
@@ -239,7 +238,9 @@ def simulate(
   if folder is not None:
     array_files.check_dtypes(state, "the server's state")
     array_files.check_dtypes(client_state, "a client's state")
-  adjust, run_round = _rates(process, settings), _rounds_of(process)
+  schedule = settings.learning_rate_schedule
+  adjust = schedules.adjustment(process, schedule, settings.rounds)
+  run_round = _rounds_of(process)
   labels = process.model.labels() if process.model else None
   no_bytes = dict.fromkeys(measurements.traffic_columns(process), 0)
   alone = durable_files.alone(folder, "checkpoint_folder") if folder else nullcontext()
@@ -261,12 +262,22 @@ def simulate(
       origin.check(began_with, found.origin, f"The run in {folder}")
       given = process.get_hparams(state)
       state, records = found.state, found.records
-      if settings.learning_rate_schedule is None:  # It may have had one before.
+      if schedule is None:  # It may have had one before.
         state = process.set_hparams(state, given)
       planned = measurements.planned(records, settings)
       best = best_round.of_checkpoint(found.best, planned, keep_best)
       if _end(records, settings, stopping=False) is None:
         records[-1:] = [measurements.as_unbroken(r, settings) for r in records[-1:]]
+      elif records:  # It was to go on then, so that its end may not have been measured.
+        last = records[-1]
+        if evaluate is not None and "evaluation_seconds" not in last:
+          last.update(measurements.of_test(evaluate, process, state, settings))
+        if evaluate_clients is not None and "client_evaluation_seconds" not in last:
+          weights = process.get_model_weights(state).trainable
+          with files.read_in(len(records), clients.ids):
+            last.update(
+              measurements.of_clients(evaluate_clients, weights, clients, settings)
+            )
     elif folder is not None and checkpoints.exists(folder):
       raise InputError(
         f"{folder} holds a run's checkpoints: go on with that run by resume=True, or "
@@ -371,30 +382,3 @@ def _rounds_of(process: StatefulProcess) -> Callable[..., RoundOutput]:
     return RoundOutput(new_state, [], metrics)
 
   return run
-
-
-def _rates(
-  process: StatefulProcess, settings: Settings
-) -> Callable[[Any, int], tuple[Any, Record]]:
-  """`(state, rounds done) -> (state with the round's learning rate, what is recorded)`.
-
-  Raises:
-    InputError: The process's learning rate cannot be changed, or a rate is not above 0.
-  """
-  schedule = settings.learning_rate_schedule
-  if schedule is None:
-    return lambda state, rounds_done: (state, {})
-  given = dict(process.get_hparams(process.initialize()))
-  if "learning_rate" not in given:
-    raise InputError(
-      "The process has no tunable learning_rate, so it takes no learning rate schedule: "
-      "leave it out."
-    )
-  rates = schedules.rates(schedule, float(given["learning_rate"]), settings.rounds)
-
-  def adjust(state: Any, rounds_done: int) -> tuple[Any, Record]:
-    rate = rates[rounds_done]
-    changed = process.set_hparams(state, {**given, "learning_rate": np.float32(rate)})
-    return changed, {"learning_rate": rate}
-
-  return adjust

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
 from tff_algos import spellings
 from tff_algos.errors import InputError, check_number, check_whole_number
+
+if TYPE_CHECKING:
+  from tff_algos.templates.stateful_process import StatefulProcess
 
 Schedule = Callable[[int], float]
 
@@ -109,6 +113,37 @@ def rates(schedule: Schedule, learning_rate: float, rounds: int) -> Sequence[flo
       )
     found.append(rate)
   return found
+
+
+def adjustment(
+  process: StatefulProcess, schedule: Optional[Schedule], rounds: int
+) -> Callable[[Any, int], tuple[Any, dict[str, float]]]:
+  """`(state, rounds done) -> (state with the round's learning rate, what is recorded)`.
+
+  Args:
+    process: Whose `learning_rate` the schedule multiplies.
+    schedule: The schedule; None: the state is left as it is.
+    rounds: How many rounds.
+
+  Raises:
+    InputError: The process's learning rate cannot be changed, or a rate is not above 0.
+  """
+  if schedule is None:
+    return lambda state, rounds_done: (state, {})
+  given = dict(process.get_hparams(process.initialize()))
+  if "learning_rate" not in given:
+    raise InputError(
+      "The process has no tunable learning_rate, so it takes no learning rate schedule: "
+      "leave it out."
+    )
+  planned = rates(schedule, float(given["learning_rate"]), rounds)
+
+  def adjust(state: Any, rounds_done: int) -> tuple[Any, dict[str, float]]:
+    rate = planned[rounds_done]
+    changed = process.set_hparams(state, {**given, "learning_rate": np.float32(rate)})
+    return changed, {"learning_rate": rate}
+
+  return adjust
 
 
 def _check(name: str, parameter: str, value: float, fits: bool, said: str) -> None:
