@@ -52,15 +52,17 @@ _PARTITIONS = {
 }
 _ALGORITHMS = ("fedavg", "fedadam", "fedprox", "feddyn", "fedagg")
 _ADAPTIVE = ("fedavg", "fedadam", "fedadagrad", "fedyogi", "fedagg")
-# Of the server: 0.001 is the paper's for FedAdam; for the others it prints none.
+# Of the server: the paper's text gives FedAdam a 0.001 without its symbol, which may be
+# Reddi et al.'s tau as well; for the others it prints none.
 _FLAGS = {
   name: {f"{name}_server_learning_rate": 0.001}
   for name in ("fedadam", "fedyogi", "fedadagrad")
 }
 _NOTE = (
-  "100 clients, E = 3; FedAgg alpha = 0.1, FedAdam beta1 = 0.9, beta2 = 0.99, learning "
-  "rate 0.001, FedProx mu = 0.01, FedDyn alpha = 0.01 [paper]; FedYogi and FedAdagrad "
-  "have FedAdam's learning rate [convention]. FedAgg is read as docs/algorithms.md says."
+  "100 clients, E = 3; FedAgg alpha = 0.1, FedAdam beta1 = 0.9, beta2 = 0.99, "
+  "FedProx mu = 0.01, FedDyn alpha = 0.01 [paper]; FedAdam's server learning rate is "
+  "0.001 as we read the paper, which may mean tau by it, and FedYogi and FedAdagrad "
+  "have the same [convention]. FedAgg is read as docs/algorithms.md says."
 )
 _ACCURACY = ("3", "fedagg_accuracy.csv", "accuracy of five algorithms")
 _ADAPTIVE_ACCURACY = ("5", "fedagg_adaptive.csv", "adaptive algorithms")

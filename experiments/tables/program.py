@@ -134,8 +134,8 @@ def make(items: Mapping[str, Item], settings: Settings, *, run: bool) -> list[st
       numbers.
     StoppedEarlyError: A run was stopped; what is there was written.
   """
-  for key in items:
-    check_scale(key, settings, run=run)
+  for key, item in items.items():
+    check_scale(key, item, settings, run=run)
   for item in items.values() if run else ():
     if not isinstance(item, Program):
       check_can_go_on(cells_of(item), settings)

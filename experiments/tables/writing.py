@@ -13,9 +13,15 @@ from typing import Any, Optional
 from experiments import markdown
 from experiments.curves import CLOSE
 from experiments.tables import pictures
-from experiments.tables.cells import Settings, curves_of, unfinished
+from experiments.tables.cells import (
+  Settings,
+  curves_of,
+  is_wanted,
+  seeds_of,
+  unfinished,
+)
 from experiments.tables.measures import best, by_round, deviation, final
-from experiments.tables.model import Cell, Column, Figure, Row, Table, cells_of
+from experiments.tables.model import Cell, Column, Figure, Item, Row, Table, cells_of
 from experiments.tables.values import (
   Result,
   paper_and_difference,
@@ -224,14 +230,27 @@ def scale_of(key: str, settings: Settings) -> Optional[float]:
   return float(found[1]) if found else 1.0
 
 
-def check_scale(key: str, settings: Settings, *, run: bool) -> None:
-  """Raises `InputError` if writing a table anew would only take numbers out of it."""
+def check_scale(key: str, item: Item, settings: Settings, *, run: bool) -> None:
+  """Raises `InputError` if writing a table anew would take numbers out of it.
+
+  Those of runs that are to go on are not lost, but of those that stay as they are.
+  """
   path, before, now = _page(key, settings), scale_of(key, settings), settings.rounds_scale
-  if before is not None and (now < before or (now > before and not run)):
+  if before is None:
+    return
+  stay = [c for c in cells_of(item) if not run or not is_wanted(c.name, settings)]
+  if now < before or any(_loses(cell, settings, before) for cell in stay):
     raise InputError(
       f"{path} was written with --rounds_scale={before:g}, of which {now:g} shows less: "
       "give that one, or another --out."
     )
+
+
+def _loses(cell: Cell, settings: Settings, before: float) -> bool:
+  """Whether runs of a cell have the rounds of the scale before, but not those of now."""
+  every = settings._replace(seeds=seeds_of(cell, settings))
+  had = curves_of(cell, every._replace(rounds_scale=before))
+  return len(curves_of(cell, every)) < len(had)
 
 
 def _remarks(note: str, cells: Sequence[Cell], settings: Settings) -> str:

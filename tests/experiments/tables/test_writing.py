@@ -163,7 +163,7 @@ def test_all_runs_count_and_any_may_be_under_way(write_run, write_table, tmp_pat
   assert "1 of 2 runs are done" in (tmp_path / "table1.md").read_text()
 
 
-def test_table_is_not_written_anew_with_fewer_numbers(write_run, tmp_path):
+def test_table_is_not_written_anew_with_fewer_numbers(write_run, tmp_path, monkeypatch):
   cell = Cell("a", "fedavg", "digits_cnn", 8)
   write_run(tmp_path / "runs/a/seed0")
   column = Column("best accuracy", measures.best, "%", 2)
@@ -180,8 +180,14 @@ def test_table_is_not_written_anew_with_fewer_numbers(write_run, tmp_path):
     program.make(items, half._replace(rounds_scale=0.25), run=True)
   assert (tmp_path / "table1.md").read_text() == before
   program.make(items, half, run=False)
+  # Others than these are to be run with more rounds.
+  with pytest.raises(InputError, match=r"written with --rounds_scale=0\.5"):
+    program.make(items, half._replace(rounds_scale=1.0, only=["other"]), run=True)
+  assert (tmp_path / "table1.md").read_text() == before
   # More rounds are run, and the table is then of all of them.
-  program.make(items, half._replace(rounds_scale=1.0, only=["other"]), run=True)
+  monkeypatch.setattr(program, "check_can_go_on", lambda *_: None)
+  monkeypatch.setattr(program, "run_cells", lambda *_: [])  # It has not come far.
+  program.make(items, half._replace(rounds_scale=1.0, only=["a"]), run=True)
   assert "4 of 8 rounds" in (tmp_path / "table1.md").read_text()
   # Which has no number yet that could be lost.
   program.make(items, half, run=False)
