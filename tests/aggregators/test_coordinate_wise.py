@@ -69,6 +69,17 @@ def test_clients_without_weight_do_not_count(statistic):
     )
 
 
+@pytest.mark.parametrize(
+  "make", [coordinate_wise.median_factory, coordinate_wise.trimmed_mean_factory]
+)
+def test_whole_numbers_are_refused(make):
+  """Of 0, 1, 2 and 3 the median is none of their type."""
+  with pytest.raises(
+    InputError, match=r"of floating-point numbers: cast .*; found <int32"
+  ):
+    make().create(tff.to_type((np.int32, np.float32)), WEIGHT)
+
+
 def test_nobody_is_zero(statistic):
   process, _ = statistic
   result = process.next(process.initialize(), clients_of(3), [0.0] * 3).result

@@ -6,6 +6,7 @@ import pytest
 import tensorflow_federated as tff
 
 from tff_algos.aggregators import coordinate_wise, table
+from tff_algos.errors import InputError
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,15 @@ def test_words_are_tffs_aggregators(monkeypatch, spec, called):
   assert calls == [called]
 
 
-@pytest.mark.parametrize("spec, share", [("", 0.1), (":share=0.25", 0.25)])
-def test_share_of_the_trimmed_mean_is_what_is_said(monkeypatch, spec, share):
+@pytest.mark.parametrize(
+  "spec, clients, share", [("", 10, 0.1), (":share=0.25", 4, 0.25), (":share=0", 3, 0.0)]
+)
+def test_share_of_the_trimmed_mean_is_what_is_said(monkeypatch, spec, clients, share):
   monkeypatch.setattr(coordinate_wise, "trimmed_mean_factory", lambda share: share)
-  assert table.make(f"trimmed_mean{spec}", clients_per_round=3) == share
+  assert table.make(f"trimmed_mean{spec}", clients_per_round=clients) == share
+
+
+@pytest.mark.parametrize("spec, clients", [("", 9), (":share=0.25", 3)])
+def test_a_trimmed_mean_that_trims_nobody_is_refused(spec, clients):
+  with pytest.raises(InputError, match=f"of {clients} clients with share=0.* none: "):
+    table.make(f"trimmed_mean{spec}", clients_per_round=clients)

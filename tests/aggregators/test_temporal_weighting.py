@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections import OrderedDict
 
 import driver
 import numpy as np
@@ -18,7 +19,7 @@ import tensorflow_federated as tff
 
 from tff_algos.aggregators.client_memory import ClientMemoryFactory, Contribution
 from tff_algos.aggregators.temporal_weighting import TemporalWeightingFactory
-from tff_algos.algorithms import fed_prox, registry, twafl
+from tff_algos.algorithms import fed_agg, fed_prox, registry, twafl
 from tff_algos.client_data import ClientInput
 from tff_algos.errors import InputError
 
@@ -409,6 +410,63 @@ def test_refuses_a_total_weight_that_is_not_positive(total_weight):
 def test_refuses_what_would_be_infinite_where_it_is_computed_with(options):
   with pytest.raises(ValueError, match="must be a number that float32 holds; found 1e"):
     TemporalWeightingFactory(_INITIAL, **{"total_weight": 1.0, **options})
+
+
+@pytest.mark.parametrize(
+  "initial, said",
+  [
+    (None, "must be a sequence of float32 arrays"),
+    ([w.astype(np.float64) for w in _INITIAL], "must be a sequence of float32 arrays"),
+    ([np.full([2], np.nan, np.float32)], "holds a number that is not finite"),
+  ],
+)
+def test_refuses_initial_values_that_are_no_weights(initial, said):
+  with pytest.raises(InputError, match=f"^initial {said}"):
+    TemporalWeightingFactory(initial, total_weight=1.0)
+
+
+def test_refuses_the_initial_values_of_another_model(mlp):
+  weights = mlp.model.initial_weights
+  for wrong in (weights[:-1], [*weights, weights[0]], weights[::-1]):
+    factory = TemporalWeightingFactory(wrong, total_weight=4.0)
+    with pytest.raises(
+      InputError, match=r"^The initial values .*: give those of the part"
+    ):
+      fed_prox.build_fed_prox(mlp.model, model_aggregator=factory)
+
+
+def test_refuses_a_part_that_the_server_does_not_send_as_it_is(mlp):
+  process = fed_prox.build_fed_prox(mlp.model)
+  [rounds_] = process.composed_of["rounds"].values()
+
+  def in_halves(variables):
+    return OrderedDict(model=tuple(tf.cast(w, tf.float16) for w in variables.model))
+
+  def as_another(variables):
+    return OrderedDict(others=variables.model)
+
+  def client_update(received, *args):
+    [weights] = received.values()
+    full = tuple(tf.cast(w, tf.float32) for w in weights)
+    return rounds_.client_update(OrderedDict(model=full), *args)
+
+  for distribute in (in_halves, as_another):
+    with pytest.raises(InputError, match="must send a part of this name, of the arrays"):
+      process.recomposed(
+        rounds=rounds_._replace(distribute=distribute, client_update=client_update),
+        aggregators={
+          **process.composed_of["aggregators"],
+          "model": TemporalWeightingFactory(mlp.model.initial_weights, total_weight=4.0),
+        },
+      )
+
+
+def test_refuses_a_server_that_goes_on_with_the_rounds_mean(mlp):
+  """FedAgg's phi2 is of this round's clients."""
+  of_round_before = fed_agg.FedAggHparams(estimates="previous_round")
+  factory = TemporalWeightingFactory(mlp.model.initial_weights, total_weight=4.0)
+  with pytest.raises(InputError, match=r" cannot take a TemporalWeightingFactory: "):
+    fed_agg.build_fed_agg(mlp.model, of_round_before, model_aggregator=factory)
 
 
 @pytest.mark.parametrize(

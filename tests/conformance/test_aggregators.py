@@ -89,7 +89,7 @@ def test_median_of_one_client_is_its_update(federate, problem_of, name):
   ],
 )
 def test_every_aggregator_of_the_table_makes_rounds(problem_of, spec):
-  words = {"dp": "dp:noise_multiplier=1e-3", "trimmed_mean": "trimmed_mean:share=0.3"}
+  words = {"dp": "dp:noise_multiplier=1e-3", "trimmed_mean": "trimmed_mean:share=0.34"}
   factory = table.make(words.get(spec, spec), clients_per_round=3)
   federation = federation_with("fedavg", problem_of("mlp"), factory)
   start = federation.weights

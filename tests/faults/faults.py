@@ -1802,8 +1802,29 @@ FAULTS = (
   Fault(
     "composer: a negative weight counts",
     "tff_algos/templates/client_results.py",
-    "accepted = tf.reduce_all(tf.math.is_finite(tf.stack(lengths))) & (least >= 0)",
-    "accepted = tf.reduce_all(tf.math.is_finite(tf.stack(lengths)))",
+    "accepted = all_finite & (tf.reduce_min(weights) >= 0)",
+    "accepted = all_finite",
     _of("templates/test_client_results.py", "negative"),
+  ),
+  Fault(
+    "composer: a client that counts for nothing is counted",
+    "tff_algos/templates/client_results.py",
+    "num_accepted=one * tf.cast(tf.reduce_max(weights) > 0, tf.int32),",
+    "num_accepted=one,",
+    _of("templates/test_client_results.py", "changes_nothing"),
+  ),
+  Fault(
+    "norm limit: the norm of a client that counts for nothing is in the median",
+    "tff_algos/templates/norm_limits.py",
+    "{part: tf.sign(tf.maximum(most, 0.0))}",
+    "{part: tf.constant(1.0)}",
+    _of("templates/test_client_results.py", "changes_nothing"),
+  ),
+  Fault(
+    "accuracy: logits that are no numbers are class 0",
+    "tff_algos/models/functional.py",
+    "tf.equal(predicted, labels) & has_largest",
+    "tf.equal(predicted, labels)",
+    _of("models/test_functional.py", "no_numbers"),
   ),
 )

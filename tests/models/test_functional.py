@@ -88,6 +88,16 @@ def test_accuracy_is_one_where_the_largest_logit_is_the_labels(dtype):
   np.testing.assert_array_equal(found, logits.argmax(axis=1) == labels)
 
 
+def test_logits_that_are_no_numbers_are_no_hit():
+  """NumPy's argmax, and TensorFlow's, take the first of them for the largest."""
+  logits = np.float32([[1, 0], [np.nan, np.nan], [np.nan, 0], [2, np.nan], [np.inf, 0]])
+  labels = tf.zeros(5, tf.int32)
+  found = functional.accuracy(labels, tf.constant(logits))
+  np.testing.assert_array_equal(found, [1, 0, 0, 0, 1])
+  hits, _ = functional.sequence_accuracy(labels[tf.newaxis], tf.constant(logits[None]))
+  np.testing.assert_array_equal(hits, [2])
+
+
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("size", [1.0, 100.0])
 def test_cross_entropy_is_minus_the_logarithm_of_the_softmax(dtype, size):

@@ -94,6 +94,7 @@ def test_rates_are_the_float32_that_is_used():
     (schedules.cosine(rounds=4), 6, "round 5 of 6 a learning rate of"),
     (lambda t: 10.0 ** (-5 * t), 20, "round 10 of 20 a learning rate of 0"),  # float32's
     (lambda t: -1.0, 2, "round 1 of 2 a learning rate of -0.1"),
+    (lambda t: 10**400, 2, "the factor 10*: return a number that float32 holds"),
     (lambda t: None, 2, "gives round 1 of 2 the factor None: return a number"),
     (lambda t: [0.1, 0.2], 2, r"the factor \[0.1, 0.2\]: return a number"),
     (lambda t: math.nan, 2, "learning rate of nan"),

@@ -82,6 +82,75 @@ def test_numbers_of_all_types_are_looked_at(value, is_taken):
   assert bool(found.totals["counts"]["num_accepted"]) == is_taken
 
 
+@pytest.mark.parametrize(
+  "factory",
+  [
+    tff_algos.mean(),
+    tff_algos.median_factory(),
+    tff.learning.robust_aggregator(),
+    tff.learning.secure_aggregator(),
+  ],
+  ids=["mean", "median", "robust", "secure"],
+)
+@pytest.mark.parametrize("norm_limit", [None, 5.0])
+def test_a_round_of_clients_that_count_for_nothing_changes_nothing(
+  in_process, tmp_path, factory, norm_limit
+):
+  """Else the model, or a norm that an aggregator learns, would be no number for good."""
+  spec = tff_algos.ExampleSpec(
+    tf.TensorSpec([1], tf.float32), tf.TensorSpec([], tf.float32)
+  )
+  model = tff_algos.Model(
+    initial_weights=(np.zeros([1], np.float32),),
+    weight_names=("w",),
+    example_spec=spec,
+    predict=lambda weights, x, training, seed: x * weights[0],
+    example_losses=lambda y, predicted: y - predicted[:, 0],
+    metrics={},
+  )
+
+  def client_update(received, client_state, examples, seed, h):
+    weight = tf.reduce_sum(examples.y)
+    return ClientResult(
+      OrderedDict(model=(tf.constant([0.5]),)),
+      OrderedDict(model=weight),
+      client_state,
+      OrderedDict(loss=(tf.constant(1.0), tf.constant(1.0))),
+    )
+
+  def server_update(variables, aggregate, num_clients, h):
+    moved = tuple(map(tf.add, variables.model, aggregate["model"]))
+    return variables._replace(model=moved)
+
+  process = tff_algos.compose_process(
+    model,
+    tff_algos.FedAvgHparams(),
+    rounds=tff_algos.Round(client_update, server_update),
+    aggregators=OrderedDict(model=factory),
+    norm_limit=norm_limit,
+  )
+  clients = {f"{k}": (np.ones([2, 1], np.float32), np.float32([k, k])) for k in range(2)}
+  directory = tff_algos.write_clients(str(tmp_path / "clients"), clients, spec)
+  found = []
+  state = process.initialize()
+  for places in ([0, 0], [0, 1], [0, 0], [1]):
+    inputs = [
+      tff_algos.ClientInput(directory.path(str(p)), tff_algos.client_seed(0, 0, k))
+      for k, p in enumerate(places)
+    ]
+    output = process.next(state, [process.initialize_client() for _ in places], inputs)
+    if places == [0, 0]:
+      tree.map_structure(
+        np.testing.assert_array_equal, state.aggregator, output.state.aggregator
+      )
+    state = output.state
+    counts = output.metrics["client_work"]["train"]
+    found.append((counts["num_accepted"], counts["num_dropped"], counts["num_examples"]))
+  assert found == [(0, 0, 4), (1, 0, 4), (0, 0, 4), (1, 0, 2)]
+  # A secure sum is of whole numbers.
+  np.testing.assert_allclose(process.get_model_weights(state).trainable[0], [1], 1e-3)
+
+
 def test_mean_of_clients_that_count_for_nothing_is_0(in_process):
   """Which may be accepted, so that the model would be no number from then on."""
   process = tff_algos.mean().create(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import re
 import warnings
 from collections import OrderedDict
@@ -536,6 +537,29 @@ def test_sum_in_the_place_of_a_mean_is_said(name):
   with warnings.catch_warnings():
     warnings.simplefilter("error", InputWarning)
     mean = tff.aggregators.UnweightedMeanFactory(factory)
+    tff_algos.build_fed_avg(_model(), model_aggregator=mean)
+
+
+@pytest.mark.parametrize(
+  "wrap",
+  [
+    functools.partial(tff.aggregators.clipping_factory, 10.0),
+    functools.partial(tff.aggregators.zeroing_factory, 100.0),
+    tff.aggregators.concat_factory,
+    tff.aggregators.HadamardTransformFactory,
+  ],
+  ids=["clipping", "zeroing", "concat", "hadamard"],
+)
+def test_sum_inside_another_factory_is_said_and_a_mean_there_is_not(wrap):
+  with pytest.warns(InputWarning, match="adds the clients' updates up"):
+    factory = wrap(tff.aggregators.SumFactory())
+    tff_algos.build_fed_avg(_model(), model_aggregator=factory)
+  with warnings.catch_warnings():
+    warnings.simplefilter("error", InputWarning)
+    for inner in (tff.aggregators.UnweightedMeanFactory(), tff_algos.mean()):
+      if wrap is not tff.aggregators.HadamardTransformFactory:
+        tff_algos.build_fed_avg(_model(), model_aggregator=wrap(inner))
+    mean = tff.aggregators.MeanFactory(wrap(tff.aggregators.SumFactory()))
     tff_algos.build_fed_avg(_model(), model_aggregator=mean)
 
 

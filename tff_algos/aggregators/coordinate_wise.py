@@ -9,6 +9,7 @@ every client's update and holds a whole cohort's at once: neither goes with secu
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.errors import InputError, check_number
+
+# 0.29 * 100 is less than 29.
+_ROUNDING = 1e-9
 
 
 def median_factory() -> tff.aggregators.WeightedAggregationFactory:
@@ -46,10 +50,14 @@ def trimmed_mean_factory(
   return _CoordinateWiseFactory(functools.partial(_trimmed_mean, share=share))
 
 
+def num_trimmed(share: float, num_clients: int) -> int:
+  """floor(share * num_clients), what `trimmed_mean_factory` leaves out at each end."""
+  return math.floor(share * num_clients + _ROUNDING)
+
+
 def _trimmed_mean(ordered: tf.Tensor, *, share: float) -> tf.Tensor:
   count = tf.shape(ordered)[0]
-  # 0.29 * 100 is less than 29.
-  cut = tf.cast(tf.floor(share * tf.cast(count, tf.float64) + 1e-9), tf.int32)
+  cut = tf.cast(tf.floor(share * tf.cast(count, tf.float64) + _ROUNDING), tf.int32)
   cut = tf.minimum(cut, (count - 1) // 2)
   return tf.reduce_mean(ordered[cut : count - cut], axis=0)
 
@@ -64,7 +72,21 @@ class _CoordinateWiseFactory(tff.aggregators.WeightedAggregationFactory):
   def create(
     self, value_type: tff.Type, weight_type: tff.Type
   ) -> tff.templates.AggregationProcess:
-    """The process; where no client counts, its result is 0."""
+    """The process; where no client counts, its result is 0.
+
+    Raises:
+      InputError: A value is not of floating-point numbers.
+    """
+    whole = tff.types.contains(
+      value_type,
+      lambda t: isinstance(t, tff.TensorType) and not tf.as_dtype(t.dtype).is_floating,
+    )
+    if whole:
+      raise InputError(
+        "A median or a trimmed mean is of floating-point numbers: cast whole ones in the "
+        "message, such as by tf.cast(n, tf.float32); found "
+        f"{value_type.compact_representation()}."
+      )
     collected_type = tff.to_type(
       tff.types.structure_from_tensor_type_tree(
         lambda t: tff.TensorType(t.dtype, (None, *t.shape)), value_type

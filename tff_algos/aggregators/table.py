@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -75,10 +76,17 @@ def _median() -> AggregationFactory:
   return coordinate_wise.median_factory()
 
 
-def _trimmed_mean(*, share: float = 0.1) -> AggregationFactory:
+def _trimmed_mean(*, share: float = 0.1, clients_per_round: int) -> AggregationFactory:
   from tff_algos.aggregators import coordinate_wise
 
-  return coordinate_wise.trimmed_mean_factory(share)
+  factory = coordinate_wise.trimmed_mean_factory(share)
+  if share > 0 and not coordinate_wise.num_trimmed(share, clients_per_round):
+    raise InputError(
+      f"The aggregator trimmed_mean leaves out floor(share * clients) at each end, of "
+      f"{clients_per_round} clients with share={share:g} none: raise share or "
+      "clients_per_round."
+    )
+  return factory
 
 
 AGGREGATORS: dict[str, Aggregator] = {
@@ -118,6 +126,7 @@ def make(spec: str, *, clients_per_round: int) -> AggregationFactory:
     InputError: What `parse` raises, or a value is out of range.
   """
   name, kwargs = parse(spec)
-  if name == "dp":
+  function = AGGREGATORS[name].function
+  if "clients_per_round" in inspect.signature(function).parameters:
     kwargs["clients_per_round"] = clients_per_round
-  return AGGREGATORS[name].function(**kwargs)
+  return function(**kwargs)

@@ -10,6 +10,7 @@ import math
 from collections import OrderedDict
 from typing import Any, Optional
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -58,10 +59,18 @@ class TemporalWeightingFactory(ClientMemoryFactory):
         added before.
 
     Raises:
-      InputError: `base` or `total_weight` is no number or out of range, or `sum_factory`
+      InputError: `initial` is not of float32 arrays, or one has a number that is not
+        finite; `base` or `total_weight` is no number or out of range; or `sum_factory`
         is no factory, or TFF's of a mean or of differential privacy, which averages too.
         Inside another factory these are not seen: give none that averages.
     """
+    arrays = [np.asarray(w) for w in (initial if np.iterable(initial) else [initial])]
+    if any(w.dtype != np.float32 for w in arrays):
+      raise InputError(
+        "initial must be a sequence of float32 arrays, such as model.initial_weights."
+      )
+    if not all(np.isfinite(w).all() for w in arrays):
+      raise InputError("initial holds a number that is not finite: give finite ones.")
     base = check_number("base", base, of_float32=True)
     total_weight = check_number("total_weight", total_weight, of_float32=True)
     if not 1 <= base < math.inf:
@@ -83,7 +92,7 @@ class TemporalWeightingFactory(ClientMemoryFactory):
       raise InputError(
         f"sum_factory must be an aggregation factory of TFF; found {sum_factory!r}."
       )
-    self._initial = tuple(initial)
+    self._initial = tuple(arrays)
     self._total_weight = float(total_weight)
     self._base = float(base)
     self._normalize = normalize
@@ -98,7 +107,18 @@ class TemporalWeightingFactory(ClientMemoryFactory):
   def contribute(
     self, value: Weights, weight: tf.Tensor, memory: Any, round_num: tf.Tensor
   ) -> tuple[Contribution, Any]:
-    """n_k w_k - n_k_old a^(t_k - t) w_k_old, and n_k - n_k_old a^(t_k - t)."""
+    """n_k w_k - n_k_old a^(t_k - t) w_k_old, and n_k - n_k_old a^(t_k - t).
+
+    Raises:
+      InputError: The part is not of the shapes of `initial`.
+    """
+    found = [tuple(w.shape) for w in value]
+    if found != [w.shape for w in self._initial]:
+      raise InputError(
+        "The initial values of a TemporalWeightingFactory have the shapes "
+        f"{[w.shape for w in self._initial]}, but what it aggregates has {found}: give "
+        "those of the part, such as model.initial_weights."
+      )
     age = tf.cast(round_num - memory["round_num"], tf.float32)
     added = tf.where(memory["round_num"] > 0, memory["weight"], weight)
     old_weight = added * self._base**-age

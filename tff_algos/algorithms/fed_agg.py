@@ -304,7 +304,14 @@ def build_fed_agg(
   return composer.compose_process(
     model,
     hparams,
-    rounds=rounds.Round(client_update, server_update, distribute, estimation),
+    rounds=rounds.Round(
+      client_update,
+      server_update,
+      distribute,
+      estimation,
+      # phi2 is of this round's clients.
+      takes_memories=not from_previous,
+    ),
     aggregators=OrderedDict(
       model=model_aggregator,
       **{part: rounds.mean() for part in others},

@@ -32,7 +32,7 @@ class _AdaptiveHparams(WeightedLocalSgd):
   server_learning_rate: float = hparam(
     0.01,
     "Step size of the server's adaptive optimizer (eta).",
-    source="convention; FedAgg Section VII uses 0.001 for FedAdam",
+    source="convention; FedAgg, Section VII, may mean 0.001 for FedAdam",
     low=0,
     open_low=True,
     tunable=True,
@@ -42,6 +42,7 @@ class _AdaptiveHparams(WeightedLocalSgd):
     "Degree of adaptivity, added to the root of the second moment.",
     source="paper, Reddi et al. 2021, Section 5",
     low=0,
+    high=1e19,  # v starts at its square.
     open_low=True,
     tunable=True,
   )

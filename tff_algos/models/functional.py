@@ -60,9 +60,14 @@ def sparse_cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
 
 
 def accuracy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-  """1.0 where the largest logit is the label's: int (B,), float (B, C) -> (B,)."""
+  """1.0 where the largest logit is the label's: int (B,), float (B, C) -> (B,).
+
+  Where a logit is NaN none is the largest.
+  """
   predicted = tf.argmax(logits, axis=-1, output_type=labels.dtype)
-  return tf.cast(tf.equal(predicted, labels), tf.float32)
+  # TensorFlow's argmax would say class 0.
+  has_largest = ~tf.reduce_any(tf.math.is_nan(logits), axis=-1)
+  return tf.cast(tf.equal(predicted, labels) & has_largest, tf.float32)
 
 
 def sequence_cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:

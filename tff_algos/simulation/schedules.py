@@ -101,10 +101,10 @@ def rates(schedule: Schedule, learning_rate: float, rounds: int) -> Sequence[flo
     try:
       with np.errstate(over="ignore"):
         rate = float(np.float32(np.float32(learning_rate) * factor))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
       raise InputError(
         f"The learning rate schedule gives round {done + 1} of {rounds} the factor "
-        f"{factor!r}: return a number."
+        f"{factor!r:.40}: return a number that float32 holds."
       ) from error
     if not 0 < rate < math.inf:
       raise InputError(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import tensorflow as tf
 
 from tff_algos.client_work.model_update import ClientResult
+from tff_algos.errors import InputError
 
 if TYPE_CHECKING:
   from tff_algos.aggregators.client_memory import ClientMemoryFactory
@@ -35,13 +36,26 @@ def contribute(
   message, new_memory = OrderedDict(result.message), OrderedDict(memory)
   for part in message:
     if part in factories:
-      value = tf.nest.map_structure(tf.add, received["parts"][part], message[part])
+      before = received["parts"].get(part)
+      if _types(before) != _types(message[part]):
+        raise InputError(
+          f"A {type(factories[part]).__name__} aggregates what the part {part!r} is "
+          "after a client's work, so the server must send a part of this name, of the "
+          f"arrays that clients send. Sent to them: {_types(before) or 'none'}; by them: "
+          f"{_types(message[part])}."
+        )
+      value = tf.nest.map_structure(tf.add, before, message[part])
       message[part], new_memory[part] = factories[part].contribute(
         value, result.weight[part], memory[part], received["round_num"]
       )
   return result._replace(
     message=message, client_state=RememberingClient(result.client_state, new_memory)
   )
+
+
+def _types(part: Any) -> list[str]:
+  leaves = [] if part is None else tf.nest.flatten(part)
+  return [f"{leaf.dtype.name}{leaf.shape.as_list()}" for leaf in leaves]
 
 
 class ClientWorkOutput(NamedTuple):
@@ -67,6 +81,8 @@ def drop_non_finite(
   """Gives a client whose result is not finite no weight and leaves its state alone.
 
   So it does where a weight is negative, by which others' updates would be turned round.
+  A client all of whose weights are 0 is neither dropped nor counted: of such alone there
+  is no mean.
 
   A result with a norm of more than about 2e19, whose square float32 cannot hold, is taken
   for one that is not finite.
@@ -78,8 +94,9 @@ def drop_non_finite(
   numbers = [v for leaf in tf.nest.flatten(made) for v in floating(leaf)]
   # A norm takes a quarter of the time of looking at each number.
   lengths = [tf.cast(tf.nn.l2_loss(v), tf.float32) for v in numbers]
-  least = tf.reduce_min([tf.cast(w, tf.float32) for w in result.weight.values()])
-  accepted = tf.reduce_all(tf.math.is_finite(tf.stack(lengths))) & (least >= 0)
+  weights = tf.stack([tf.cast(w, tf.float32) for w in result.weight.values()])
+  all_finite = tf.reduce_all(tf.math.is_finite(tf.stack(lengths)))
+  accepted = all_finite & (tf.reduce_min(weights) >= 0)
   sent = tuple(map(OrderedDict, (result.message, result.weight, result.metrics)))
   (message, weight, averages), client_state = _if_accepted(
     accepted, sent, result.client_state, old_client_state
@@ -87,7 +104,7 @@ def drop_non_finite(
   one = tf.cast(accepted, tf.int32)
   counts = OrderedDict(
     num_examples=tf.cast(num_examples * one, tf.int64),
-    num_accepted=one,
+    num_accepted=one * tf.cast(tf.reduce_max(weights) > 0, tf.int32),
     num_dropped=1 - one,
   )
   return ClientWorkOutput(

@@ -68,15 +68,37 @@ def _is_not_of_unused_assertions(record: logging.LogRecord) -> bool:
   return "Object was never used" not in record.getMessage()
 
 
-def warn_of_a_sum(factory: AggregationFactory) -> None:
-  """Warns by `InputWarning` of one that adds up, where the model's part is averaged."""
+def _adds_up(factory: Any) -> bool:
+  """Whether it is a sum of TFF's, or all that it has inside are such, as of clipping."""
   sums = (
     tff.aggregators.SumFactory,
     tff.aggregators.SecureSumFactory,
     tff.aggregators.SecureModularSumFactory,
     tff.aggregators.EncodedSumFactory,
   )
-  if isinstance(factory, sums):
+  averages = (
+    tff.aggregators.MeanFactory,
+    tff.aggregators.UnweightedMeanFactory,
+    tff.aggregators.DifferentiallyPrivateFactory,
+  )
+  if isinstance(factory, (*sums, *averages)):
+    return isinstance(factory, sums)
+  if not type(factory).__module__.startswith("tensorflow_federated."):
+    return False
+  kinds = (
+    tff.aggregators.WeightedAggregationFactory,
+    tff.aggregators.UnweightedAggregationFactory,
+  )
+  # Clipping, zeroing and the like have theirs in a closure.
+  cells = getattr(type(factory).create, "__closure__", None) or ()
+  held = [*vars(factory).values(), *(cell.cell_contents for cell in cells)]
+  inner = [value for value in held if isinstance(value, kinds)]
+  return bool(inner) and all(map(_adds_up, inner))
+
+
+def warn_of_a_sum(factory: AggregationFactory) -> None:
+  """Warns by `InputWarning` of one that adds up, where the model's part is averaged."""
+  if _adds_up(factory):
     warnings.warn(
       f"{type(factory).__name__} adds the clients' updates up, where algorithms take "
       "their mean: of n clients it is n times too long. Give "
