@@ -19,6 +19,7 @@ import contextlib
 import errno
 import gc
 import importlib
+import io
 import os
 import re
 import signal
@@ -120,6 +121,13 @@ def check_place(name: str, folder: str) -> str:
     raise InputError(f"{name} is empty: name a folder.")
   if "://" in folder:
     raise InputError(f"{folder} cannot be the {name}: it must be a local folder.")
+  try:
+    folder.encode()
+  except UnicodeEncodeError:
+    # TensorFlow's files, and JSON, do not take it.
+    raise InputError(
+      f"{os.fsencode(folder)!r} cannot be the {name}: its name must be UTF-8."
+    ) from None
   there = os.path.abspath(folder)
   while not os.path.exists(there):
     there = os.path.dirname(there)
@@ -286,6 +294,8 @@ def start(
     # Of warnings, `preflight` silences libraries' for programs; these are the user's.
     warnings.filterwarnings("default", category=InputWarning)
     warnings.formatwarning = _format_warning
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+      sys.stdout.reconfigure(errors="backslashreplace")  # Such as a "±" where ASCII is.
     try:
       return main()
     except BrokenPipeError:  # Not 0, as what it does beside may not be done.

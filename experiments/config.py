@@ -169,8 +169,7 @@ def check_held(held: Mapping[str, Any], file: str) -> None:
   """
   _check_type(f"{file}: flags", held, Mapping)
   for name, kind in get_type_hints(Config).items():
-    is_older = (name, held.get(name)) == ("workers", [])  # Of runs without any.
-    if name in held and not is_older:
+    if name in held and (name, held[name]) != _NO_WORKERS:
       _check_type(f"{file}: flags.{name}", held[name], kind)
   hparams = held.get("hparams", {})
   fields = _fields(held["algorithm"]) if hparams and "algorithm" in held else {}
@@ -199,6 +198,7 @@ def _check_type(where: str, value: Any, kind: Any) -> None:
 
 # The names of checkpoints have seven digits; TensorFlow counts steps by int32.
 _MOST = {"rounds": 9_999_999, "personalize_steps": 1_000_000}
+_NO_WORKERS: Any = ("workers", [])  # As older versions wrote it.
 
 
 def make_config(
@@ -255,7 +255,8 @@ def make_config(
     elif before != "in_process":  # Older versions took them with any, and used neither.
       dropped = ("threads", "devices")
     known = set(field_names()).difference(dropped)
-    defaults.update((k, v) for k, v in held.items() if k in known)
+    old = {k: v for k, v in held.items() if k in known and (k, v) != _NO_WORKERS}
+    defaults.update(old)
     given["hparams"] = {**defaults.get("hparams", {}), **given.get("hparams", {})}
   config = Config(**{**defaults, **given, "algorithm": algorithm, "task": task})
   if config.runtime not in runtimes.DESCRIPTIONS:
@@ -276,7 +277,7 @@ def make_config(
   target = config.target_accuracy
   if target is not None and not 0 < target <= 1:
     raise InputError(f"target_accuracy must be in (0, 1]; found {target:g}.")
-  spec = config.learning_rate_schedule or ""
+  spec = (config.learning_rate_schedule or "").rstrip(":")
   if spec.partition(":")[0] == "cosine" and "rounds=" not in spec:
     # Else it would be another one where the run is gone on with for more rounds.
     spec += f"{',' if ':' in spec else ':'}rounds={config.rounds}"

@@ -101,7 +101,7 @@ def _write(
   counts = values["num_examples"]
   measures = {name: v for name, v in values.items() if name != "num_examples"}
   rows = zip(clients.ids, counts, held_out.astype(int), *measures.values())
-  with durable_files.new_file(path, "w", newline="", encoding="utf-8") as f:
+  with durable_files.new_file(path, "w", newline="") as f:
     writer = csv.writer(f)
     writer.writerow([*_FIRST_COLUMNS, *measures])
     writer.writerows(rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,10 +34,7 @@ def finish(
   if config.eval_clients_every and result.records:
     # The last round's are always there.
     last = client_evaluation.accuracies(result.records[-1])
-    # JSON has no NaN, as of clients that have no accuracy.
-    summary["final_client_accuracies"] = {
-      name: value if math.isfinite(value) else None for name, value in last.items()
-    }
+    summary["final_client_accuracies"] = last
   if prepared.process.privacy is not None:
     mechanism = prepared.process.privacy
     summary["privacy"] = _privacy(prepared, mechanism, len(result.records))
@@ -46,6 +42,7 @@ def finish(
   best = result.best and result.best.weights
   own = dask_tasks.peak_memory()
   summary["peak_memory_bytes"] = own + runtime.worker_peak_memory()
+  summary = records.finite(summary)
   records.write_json(folder.file(records.SUMMARY), summary)
   note = f" ({prepared.loaded.note})" if prepared.loaded.note else ""
   title = f"{config.algorithm} on {config.task}{note}"
@@ -81,7 +78,7 @@ def _privacy(
   most = cohorts.most_participations([*a.taking_part, *a.late] for a in attendances)
   epsilon = mechanism.epsilon(most)
   return {
-    "epsilon": epsilon if math.isfinite(epsilon) else None,
+    "epsilon": epsilon,
     "delta": mechanism.delta,
     "most_participations": most,
   }
@@ -104,10 +101,11 @@ def _summary_line(summary: Mapping[str, Any], config: Config) -> str:
   done = markdown.count(summary["rounds"], "round")
   if summary["best_accuracy"] is None:
     return f"{done} done"
-  best, final = (100 * summary[f"{name}_accuracy"] for name in ("best", "final"))
+  best, final = summary["best_accuracy"], summary["final_accuracy"]
   line = (
-    f"{done}: best test accuracy {best:.2f} % (round "
-    f"{summary['best_accuracy_round']}), final {final:.2f} %"
+    f"{done}: best test accuracy {100 * best:.2f} % (round "
+    f"{summary['best_accuracy_round']}), final "
+    f"{'not a number' if final is None else f'{100 * final:.2f} %'}"
   )
   if config.target_accuracy is not None:
     reached = summary["rounds_to_target"]

@@ -204,7 +204,7 @@ class Tracked:
   def _write_known(self) -> None:
     if self._known:
       path = self._folder.file(IDS)
-      with durable_files.new_file(path, "w", encoding="utf-8") as f:
+      with durable_files.new_file(path, "w") as f:
         json.dump(self._known, f)
 
   def end(self, summary: Optional[Mapping[str, Any]]) -> None:

@@ -7,6 +7,8 @@ import errno
 import os
 import pathlib
 import sqlite3
+import subprocess
+import sys
 import time
 
 import pytest
@@ -35,6 +37,21 @@ def test_what_fails_leaves_the_old_one_alone(tmp_path, error):
     raise error
   assert path.read_text() == "old"
   assert os.listdir(tmp_path) == ["file"]
+
+
+def test_text_is_utf_8_whatever_the_language(tmp_path):
+  code = (
+    "import sys\nfrom tff_algos import durable_files\n"
+    "with durable_files.new_file(sys.argv[1], 'w') as f:\n  f.write(chr(177))\n"
+  )
+  plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+  subprocess.run(
+    [sys.executable, "-c", code, str(tmp_path / "text")],
+    env={**os.environ, **plain},
+    check=True,
+    timeout=300,
+  )
+  assert (tmp_path / "text").read_bytes() == "\u00b1".encode()
 
 
 def test_pipe_is_written_to_and_stays_one(tmp_path):

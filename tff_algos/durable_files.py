@@ -48,9 +48,11 @@ def new_file(path: str, mode: str = "wb", **options: Any) -> Iterator[IO[Any]]:
   Args:
     path: The file, of a local file system. A device or pipe is only written to.
     mode: How `open` opens it, for writing.
-    **options: Others of `open`.
+    **options: Others of `open`; text is UTF-8, whatever the machine's language.
   """
   unfinished = path + UNFINISHED
+  if "b" not in mode:
+    options["encoding"] = "utf-8"
   with writing(path):
     if os.path.exists(path) and not os.path.isfile(path):
       with open(path, mode, **options) as file:

@@ -56,5 +56,5 @@ def draw(
       if line != "original":
         axes.set_xlabel(f"{psnr[line, example]:.1f} dB", fontsize=9)
     axes_of_line[0].set_ylabel(line, fontsize=10)
-  figure.suptitle(title, fontsize=10)
+  figure.suptitle(title, fontsize=10).set_parse_math(False)  # A "$" is a "$".
   durable_files.save_picture(figure, os.path.join(out, "grid.png"), dpi=150)

@@ -189,5 +189,5 @@ def draw(path: str, runs: Sequence[Run], attacks: Sequence[str], what: str) -> N
     top.set_title(algorithm, fontsize="medium")
     bottom.set_xlabel("test accuracy (%)")
   frames[0][0].invert_yaxis()
-  picture.suptitle(what, fontsize="medium")
+  picture.suptitle(what, fontsize="medium").set_parse_math(False)  # A "$" is a "$".
   durable_files.save_picture(picture, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ from experiments.forgetting.records import (
   FISHER,
   FORGETTING,
   ROUNDS_BACK,
+  TABLE,
   FisherRow,
   Row,
   RowFile,
@@ -137,6 +139,10 @@ class Meter:
     this = start.rounds_done + 1
     if not self._started:
       self._started = True
+      # Of what there was until now; by it others see that a folder is whole.
+      table = os.path.join(self._prepared.config.run_dir, TABLE)
+      with contextlib.suppress(FileNotFoundError):
+        os.remove(table)
 
       def keeps(t: int) -> bool:
         # Not one that was measured only because it was to be the last.

@@ -18,7 +18,7 @@ from tff_algos import durable_files
 from tff_algos.errors import InputError
 from tff_algos.simulation import records
 
-FORGETTING, FISHER = "forgetting.csv", "fisher.csv"
+FORGETTING, FISHER, TABLE = "forgetting.csv", "fisher.csv", "table.md"
 # The rounds whose clients' data the pseudo data are compared with [paper, B.3].
 ROUNDS_BACK = 10
 
@@ -75,7 +75,7 @@ class RowFile:
   def cut(self, keeps: Callable[[int], bool]) -> None:
     """Keeps the rows of some rounds alone."""
     rows = [row for row in read_rows(self._path, self._kind) if keeps(row.round)]
-    with durable_files.new_file(self._path, "w", newline="", encoding="utf-8") as f:
+    with durable_files.new_file(self._path, "w", newline="") as f:
       csv.writer(f).writerows([self._kind._fields, *rows])
 
   def add(self, rows: Sequence[Any]) -> None:
@@ -225,6 +225,6 @@ def report(folder: str, title: str) -> str:
   draw_losses(rows, os.path.join(folder, "forgetting.png"), title)
   draw_increase(rows, correlations, os.path.join(folder, "increase.png"), title)
   text = table(rows, correlations)
-  with durable_files.new_file(os.path.join(folder, "table.md"), "w") as f:
+  with durable_files.new_file(os.path.join(folder, TABLE), "w") as f:
     f.write(text + "\n")
   return text

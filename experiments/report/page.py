@@ -46,7 +46,7 @@ def write(
   """
   page = render(runs, title=title, target=target)
   os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-  with durable_files.new_file(path, "w", encoding="utf-8") as f:
+  with durable_files.new_file(path, "w") as f:
     f.write(page)
 
 

@@ -79,7 +79,9 @@ class RunFolder:
       InputError: The folder holds something else.
     """
     if not os.path.exists(self.file(CONFIG)):
-      if os.path.isdir(self.path) and os.listdir(self.path):
+      # One that was killed before it had a config.json holds nothing yet.
+      begun = {CONFIG + durable_files.UNFINISHED}
+      if os.path.isdir(self.path) and {*os.listdir(self.path)} - begun:
         raise InputError(
           f"{self.path} is not empty and holds no results of this program: choose "
           f"another {self._flag}."
@@ -274,7 +276,7 @@ def differences(
     free: Names that may differ, as heading.name.
   """
   found = []
-  for heading, settings in json.loads(json.dumps(dict(now))).items():
+  for heading, settings in _as_held(now).items():
     before = held.get(heading)
     if not isinstance(settings, dict) or not isinstance(before, dict):
       continue
@@ -284,6 +286,14 @@ def differences(
       if key not in free and old != value:
         found += _narrowed(name, old, value)
   return found
+
+
+def _as_held(manifest: Mapping[str, Any]) -> dict[str, Any]:
+  """As config.json has it: lists of tuples, Python's numbers of NumPy's."""
+  held: dict[str, Any] = json.loads(
+    json.dumps(dict(manifest), default=lambda v: v.item())
+  )
+  return held
 
 
 def _narrowed(name: str, before: Any, value: Any) -> list[tuple[str, Any, Any]]:

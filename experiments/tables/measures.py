@@ -183,6 +183,8 @@ def interpolated_rounds_to(target: float) -> Measure:
     del reference
     before: Optional[tuple[int, float]] = None
     for t, a in zip(curve.rounds, curve.accuracy):
+      if math.isnan(a):
+        continue
       if a >= target:
         if before is None:
           return float(t)

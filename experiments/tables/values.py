@@ -87,8 +87,10 @@ def result_of(table: Table, row: Row, settings: Settings) -> Result:
   each = [of((cell,)) for cell in row.cells]
 
   def rank(result: Result) -> tuple:
-    mean = result.values[0].mean
-    return (not result.runs, mean is None, sign * (mean or 0))
+    first = result.values[0]
+    # A mean of the seeds that got there says nothing of those that did not.
+    share = first.reached / first.runs if first.runs else 0.0
+    return (not result.runs, -share, sign * (first.mean or 0))
 
   return min(each, key=rank)
 

@@ -77,6 +77,12 @@ def test_warning_of_what_was_given_is_not_silenced():
   assert done.stderr == "Warning: said\n"
 
 
+def test_what_a_terminal_cannot_show_ends_no_program():
+  ascii_alone = {**os.environ, "PYTHONIOENCODING": "ascii"}
+  done = _run("print('1 \\u00b1 2')", env=ascii_alone)
+  assert (done.returncode, done.stdout) == (0, "started\n1 \\xb1 2\n"), done.stderr
+
+
 # --- Statuses -----------------------------------------------------------------------
 
 
@@ -318,6 +324,14 @@ def test_place_that_is_only_read_need_not_be_written_to(monkeypatch, tmp_path):
   assert command_line.check_place("cache_dir", str(tmp_path / "a/b")) == str(tmp_path)
   with pytest.raises(InputError, match="is not a folder that can be written to"):
     command_line.check_folder("cache_dir", str(tmp_path / "a/b"))
+
+
+def test_place_whose_name_is_no_text_is_refused(tmp_path):
+  """TensorFlow's summaries, and JSON, do not take it, after the run has begun."""
+  name = os.path.join(str(tmp_path), os.fsdecode(b"d\xe4"))
+  for check in (command_line.check_folder, command_line.check_place):
+    with pytest.raises(InputError, match=r"d\\xe4' cannot be the run_dir: .* UTF-8\.$"):
+      check("run_dir", name)
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,11 @@ def test_another_runtime_leaves_the_settings_of_the_first():
   assert _make(held=held).workers == _make(held=held, runtime="dask").workers == 3
 
 
+def test_a_run_of_older_times_without_workers_has_none():
+  """They wrote an empty list; a list is for Dask alone."""
+  assert _make(held={"runtime": "in_process", "workers": []}).workers is None
+
+
 def test_what_an_older_run_was_given_besides_its_runtime_is_left_out():
   """Else it could not be gone on with: there is no flag that takes it away."""
   unused = {"threads": 2, "devices": ["CPU:0"]}
@@ -196,6 +201,7 @@ def test_hparams_are_given_over_the_tasks_over_the_algorithms():
     ("cosine", "cosine:rounds=30"),
     ("cosine:final=0.1", "cosine:final=0.1,rounds=30"),
     ("cosine:rounds=7", "cosine:rounds=7"),
+    ("cosine:", "cosine:rounds=30"),
     ("exponential:decay=0.9", "exponential:decay=0.9"),
   ],
 )

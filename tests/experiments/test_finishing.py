@@ -1,8 +1,9 @@
-"""What a run's summary says of privacy."""
+"""What a run's summary says."""
 
 from __future__ import annotations
 
 import collections
+import math
 import types
 
 from experiments import finishing
@@ -32,11 +33,19 @@ def test_epsilon_is_of_the_client_that_has_uploaded_most_often_also_too_late():
   assert most > max(in_time.values())  # Else it would show nothing.
 
 
+def test_last_accuracy_that_is_no_number_is_said():
+  config = types.SimpleNamespace(target_accuracy=None)
+  summary = dict(rounds=2, best_accuracy=0.5, best_accuracy_round=1, final_accuracy=None)
+  assert finishing._summary_line(summary, config) == (
+    "2 rounds: best test accuracy 50.00 % (round 1), final not a number"
+  )
+
+
 def test_without_noise_there_is_no_epsilon():
-  """JSON has no infinity."""
+  """JSON, as `finite` makes it, has no infinity."""
   loaded = types.SimpleNamespace(clients=range(2))
   prepared = types.SimpleNamespace(settings=loop.Settings(3, 2), loaded=loaded)
   mechanism = accounting.GaussianMechanism(0.0, 2, 1e-5)
   assert finishing._privacy(prepared, mechanism, 3) == dict(
-    epsilon=None, delta=1e-5, most_participations=3
+    epsilon=math.inf, delta=1e-5, most_participations=3
   )

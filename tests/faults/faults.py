@@ -1088,7 +1088,7 @@ FAULTS = (
   Fault(
     "run folder: hyper-parameters are not compared",
     "experiments/run_folder/folder.py",
-    "for heading, settings in json.loads(json.dumps(dict(now))).items():",
+    "for heading, settings in _as_held(now).items():",
     'for heading, settings in [("flags", json.loads(json.dumps(dict(now["flags"]))))]:',
     ("tests/experiments/run_folder/test_folder.py",),
   ),
@@ -1730,8 +1730,8 @@ FAULTS = (
   Fault(
     "tables: a rate that has not reached its mark is the best",
     "experiments/tables/values.py",
-    "return (not result.runs, mean is None, sign * (mean or 0))",
-    "return (not result.runs, sign * (mean or 0))",
+    "return (not result.runs, -share, sign * (first.mean or 0))",
+    "return (not result.runs, sign * (first.mean or 0))",
     _of("experiments/tables/test_writing.py", "reached_its_mark"),
   ),
   Fault(

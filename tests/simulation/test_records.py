@@ -238,6 +238,16 @@ def test_diverged_rounds_are_never_the_best(values, best, round_num):
   assert (found["best_accuracy"], found["best_accuracy_round"]) == (best, round_num)
 
 
+def test_what_json_does_not_have_is_null():
+  content = {"a": [1.5, math.nan, np.float32(np.inf)], "b": {"c": -math.inf, "d": None}}
+  found = records.finite({**content, "e": 3, "f": "nan", "g": True})
+  assert found == {
+    **{"a": [1.5, None, None], "b": {"c": None, "d": None}},
+    **{"e": 3, "f": "nan", "g": True},
+  }
+  json.dumps(found, allow_nan=False)
+
+
 def test_run_without_rounds():
   found = records.summarize([], metric="test_accuracy", target=0.9)
   assert found["rounds"] == found["bytes_down"] == found["bytes_up"] == 0
@@ -419,6 +429,26 @@ def test_picture_of_the_accuracy(tmp_path, rounds, target):
   assert _png_size(path) == (840, 504)
   pixels = tf.io.decode_png(path.read_bytes(), channels=3).numpy()
   assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 10  # Not an empty canvas.
+
+
+@pytest.mark.parametrize(
+  "accuracies, said",
+  [
+    ([math.nan, 0.4, 0.6, 0.6], ["best 60.00 % in round 3"]),
+    ([math.nan, math.nan], []),
+  ],
+)
+def test_picture_of_a_run_that_diverged_says_its_best(monkeypatch, accuracies, said):
+  drawn = []
+  monkeypatch.setattr(
+    records.durable_files, "save_picture", lambda figure, path: drawn.append(figure)
+  )
+  run = [_record(t, a) for t, a in enumerate(accuracies, 1)]
+  # A data set's note is no formula, and this would be none.
+  records.draw_accuracy(run, "accuracy.png", title=r"split $\mycut$")
+  [axes] = drawn[0].axes
+  assert axes.get_legend_handles_labels()[1] == said
+  drawn[0].canvas.draw()
 
 
 def test_run_that_was_never_measured_has_no_picture(tmp_path):

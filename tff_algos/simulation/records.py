@@ -9,7 +9,7 @@ import json
 import math
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
@@ -179,6 +179,16 @@ def write_json(path: str, content: Any) -> None:
     f.write("\n")
 
 
+def finite(content: Any) -> Any:
+  """The same with None for each number that JSON does not have, such as NaN."""
+  if isinstance(content, Mapping):
+    return {key: finite(value) for key, value in content.items()}
+  if isinstance(content, (list, tuple)):
+    return [finite(value) for value in content]
+  is_number = isinstance(content, (float, np.floating))
+  return None if is_number and not math.isfinite(content) else content
+
+
 def draw_accuracy(
   records: Sequence[Record], path: str, *, title: str, target: Optional[float] = None
 ) -> None:
@@ -190,17 +200,21 @@ def draw_accuracy(
   accuracy = [100 * r["test_accuracy"] for r in measured]
   figure = Figure(figsize=(7, 4.2), layout="constrained")
   axes = figure.add_subplot()
-  best = max(range(len(accuracy)), key=accuracy.__getitem__)
+  finite_ones = [(a, -t) for t, a in zip(rounds, accuracy) if math.isfinite(a)]
   axes.plot(rounds, accuracy, color="tab:blue", marker="." if len(rounds) < 60 else "")
-  label = f"best {accuracy[best]:.2f} % in round {rounds[best]}"
-  axes.plot(rounds[best], accuracy[best], "o", color="tab:orange", label=label)
+  if finite_ones:
+    best, place = max(finite_ones)
+    label = f"best {best:.2f} % in round {-place}"
+    axes.plot(-place, best, "o", color="tab:orange", label=label)
   if target is not None:
     reached = rounds_to_target(measured, "test_accuracy", target)
     when = f"reached in round {reached}" if reached else "not reached"
     label = f"target {100 * target:g} % {when}"
     axes.axhline(100 * target, color="grey", linestyle="--", linewidth=1, label=label)
-  axes.legend()  # Where it hides the least of the curve.
-  axes.set(title=title, xlabel="round", ylabel="test accuracy (%)")
+  if axes.get_legend_handles_labels()[0]:
+    axes.legend()  # Where it hides the least of the curve.
+  axes.set_title(title).set_parse_math(False)  # A "$" is a "$".
+  axes.set(xlabel="round", ylabel="test accuracy (%)")
   axes.grid(alpha=0.3)
   axes.xaxis.set_major_locator(MaxNLocator(integer=True))
   durable_files.save_picture(figure, path)

@@ -14,6 +14,7 @@ import pytest
 from experiments import preparation, runner
 from experiments.config import make_config
 from experiments.forgetting import meter, program
+from experiments.forgetting import records as meter_records
 from experiments.forgetting.asked import Asked
 from tff_algos.diagnostics import fisher, forgetting
 from tff_algos.errors import InputError
@@ -111,7 +112,13 @@ def _read(path: pathlib.Path):
     return list(csv.DictReader(f))
 
 
-def test_measures_goes_on_and_refuses_other_settings(read_table, capsys, tmp_path):
+def _killed(folder, title):
+  raise KeyboardInterrupt
+
+
+def test_measures_goes_on_and_refuses_other_settings(
+  read_table, capsys, monkeypatch, tmp_path
+):
   _measure(tmp_path, rounds=3)
   run = tmp_path / "run"
   before = _read(run / "forgetting.csv")
@@ -138,7 +145,14 @@ def test_measures_goes_on_and_refuses_other_settings(read_table, capsys, tmp_pat
   with open(run / "forgetting.csv", "a") as f:
     f.write("4,fedavg,nobody,0.0,0.0\r\n5,fed")
   (run / "metrics.csv").write_text("round,loss\none,2.5\n")
+  # A folder whose last rounds are not reported yet is not whole.
+  with monkeypatch.context() as patched:
+    patched.setattr(meter_records, "report", _killed)
+    with pytest.raises(KeyboardInterrupt):
+      _measure(tmp_path, rounds=4, resume=True)
+    assert not (run / "table.md").exists()
   _measure(tmp_path, rounds=4, resume=True)
+  assert "Rounds measured: 2, 2 to 4." in (run / "table.md").read_text()
   assert [row["round"] for row in _read(run / "metrics.csv")] == list("1234")
   after = _read(run / "forgetting.csv")
   assert after[:4] == before[:4]

@@ -6,6 +6,7 @@ import copy
 import json
 import os
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -63,6 +64,19 @@ def test_new_or_empty_folder_holds_nothing(tmp_path):
     assert folder.check(_MANIFEST) is False
 
 
+def test_folder_that_was_killed_before_it_had_settings_holds_nothing(begun, tmp_path):
+  (tmp_path / "new").mkdir()
+  (tmp_path / "new/config.json.unfinished").write_text('{"fl')
+  folder = RunFolder(str(tmp_path / "new"))
+  assert folder.read() is None
+  folder.begin(_MANIFEST)
+  assert os.listdir(folder.path) == ["config.json"]
+  (tmp_path / "new/notes.txt").write_text("mine")
+  (tmp_path / "new/config.json").rename(tmp_path / "new/config.json.unfinished")
+  with pytest.raises(InputError, match="is not empty"):
+    folder.read()
+
+
 def test_folder_of_another_program_or_of_other_settings_is_refused_at_once(tmp_path):
   folder = RunFolder(str(tmp_path), flag="--out")
   folder.check_begun_with("liars", {"liars": 0.1})
@@ -117,6 +131,13 @@ def test_manifest_that_is_not_of_this_program_is_refused(tmp_path, content):
 def test_same_settings_are_no_difference(begun):
   # JSON has no tuples: what was written is compared, not what was given.
   assert begun.check(_MANIFEST) is True
+
+
+def test_numbers_of_numpy_are_those_of_python(begun):
+  flags = {"seed": np.int64(0), "rounds": np.int32(3)}
+  assert begun.check(_changed("flags", **flags))
+  with pytest.raises(InputError, match="with rounds=3, not 4: "):
+    begun.check(_changed("flags", rounds=np.int64(4)))
 
 
 def test_difference_is_said_by_name_with_both_values(begun):

@@ -51,6 +51,9 @@ def test_first_round_at_counts_the_rounds_that_were_evaluated():
     ((0.7, 0.9), 1.0),
     ((0.4, 0.5), 2.0),
     ((0.1, 0.4), None),
+    # From (1, 0.4) to (3, 0.6), as round 2 was not measured.
+    ((0.4, math.nan, 0.6), 2.0),
+    ((math.nan, 0.5), 2.0),
   ],
 )
 def test_interpolated_rounds(accuracy, expected):

@@ -94,6 +94,22 @@ def test_rate_that_reached_its_mark_is_better_than_one_that_did_not_or_was_not_r
     assert least(names, {("a", 0): 0.1}) == ["not reached", "a"]
 
 
+def test_rate_with_which_more_seeds_reach_the_mark_is_better_though_slower(
+  write_run, write_table, tmp_path
+):
+  curves = {"fast": [(0.6, 0.6), (0.1, 0.1), (0.1, 0.1)], "sure": [(0.1, 0.6)] * 3}
+  for name, of_seeds in curves.items():
+    for seed, accuracies in enumerate(of_seeds):
+      rounds = [f"{t},1.0,{a},1.0,0,10,10" for t, a in enumerate(accuracies, 1)]
+      folder = tmp_path / f"runs/{name}/seed{seed}"
+      write_run(folder, rounds=rounds, flags={"seed": seed})
+  cells_ = tuple(Cell(name, "fedavg", "digits_cnn", 2) for name in curves)
+  column = Column("rounds", measures.rounds_to(0.5))
+  table = Table("T", ("l",), (column,), (Row(("row",), cells_),), of_several="least")
+  [[_, value, *_, runs]] = write_table(table, Settings(str(tmp_path), seeds=range(3)))
+  assert (value, runs) == ("2 ± 0.0", "sure")
+
+
 def test_value_that_lacks_its_reference_is_not_called_not_reached(
   write_run, write_table, tmp_path
 ):
