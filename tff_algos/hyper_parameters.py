@@ -145,8 +145,9 @@ class HyperParameters:
     if name.startswith("_"):
       raise AttributeError(name)
     raise NoSuchHparamError(
-      f"{type(self).__name__} has no {name}, which this algorithm asks for: give its own "
-      "class of hyper-parameters, that of its builder's default."
+      f"{type(self).__name__} has no {name}, which this algorithm asks for: give the "
+      "class that it was written for, that of its builder's default, or where this is "
+      "your own, add the field."
     )
 
 

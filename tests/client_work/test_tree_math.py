@@ -88,6 +88,27 @@ def test_weights_of_other_shapes_are_refused(function, shapes):
       function(tuple(one), tuple(other))
 
 
+def test_slices_of_an_embeddings_gradient_are_made_whole():
+  """Of row 1, twice, and of row 0, as `tf.GradientTape` gives them."""
+  slices = tf.IndexedSlices(
+    tf.constant([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]),
+    tf.constant([1, 0, 1]),
+    tf.constant([3, 2]),
+  )
+  whole = np.float32([[3, 4], [6, 8], [0, 0]])
+  ones = np.ones([3, 2], np.float32)
+  for found, expected in (
+    (tree_math.add((ones,), (slices,)), ones + whole),
+    (tree_math.subtract((slices,), (ones,)), whole - ones),
+    (tree_math.add_scaled((ones,), -0.5, (slices,)), ones - 0.5 * whole),
+    (tree_math.zeros_like((slices,)), 0 * whole),
+    (tree_math.clip((slices,), 5.0), whole * 5 / np.linalg.norm(whole)),
+  ):
+    np.testing.assert_allclose(found[0], expected, rtol=1e-6)
+  np.testing.assert_allclose(tree_math.dot((slices,), (slices,)), np.sum(whole**2))
+  np.testing.assert_allclose(tree_math.norm((slices,)), np.linalg.norm(whole), rtol=1e-6)
+
+
 def test_iterators_and_numbers_are_taken():
   np.testing.assert_allclose(tree_math.dot((1.0, 2.0), (x for x in (3.0, 4.0))), 11.0)
 

@@ -245,6 +245,24 @@ def test_frozen_weights_are_constants():
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+def test_model_runs_after_another_was_made_in_a_graph():
+  """As TFF's own builders do, after which Keras runs none that was made before."""
+  keras_model = _convolutions()
+  x = tf.random.stateless_uniform([2, 8, 8, 2], [1, 2])
+  expected = keras_model(x)
+  spec = functional.ExampleSpec(
+    tf.TensorSpec([8, 8, 2], tf.float32), tf.TensorSpec([], tf.int32)
+  )
+  model = keras.from_keras(keras_model, spec)
+  with tf.Graph().as_default():
+    _convolutions()
+  with pytest.raises(ValueError, match="in an invalid state"):
+    keras_model(x)
+  found = model.predict(model.initial_weights, x, False, _SEED)
+  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+  np.testing.assert_allclose(keras_model(x), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_threads_use_their_own_weights():
   """Clients are traced and run by several threads at once."""
   keras_model, model = _convert_from_zoo("shared")

@@ -224,6 +224,34 @@ def test_a_stock_process_of_one_full_batch_is_our_fed_avg(stock, fed_avg, inputs
     assert np.abs(b).max() > 1e-3
 
 
+def test_a_round_with_nobody_leaves_a_stock_process_alone(stock, tmp_path):
+  """TFF's own is not asked: some divide by the weight of all clients, which is 0."""
+  draw = np.random.default_rng(0)
+  data = {f"{k}": (draw.random((3, 4, 4, 1)), draw.integers(0, 3, 3)) for k in range(4)}
+  spec = _SPEC._replace(x=tf.TensorSpec([4, 4, 1], tf.float32))
+  clients = tff_algos.write_clients(str(tmp_path / "clients"), data, spec)
+
+  def batches(examples, seed):
+    del seed
+    return tf.data.Dataset.from_tensor_slices((examples.x, examples.y)).batch(2)
+
+  adapted = views.from_learning_process(stock, spec, batches)
+  settings = tff_algos.Settings(
+    rounds=6, clients_per_round=1, availability=tff_algos.Availability(0.5)
+  )
+  attending = [len(settings.attendance(4, t).taking_part) for t in range(6)]
+  assert set(attending) == {0, 1}
+  starts = []
+  result = tff_algos.simulate(adapted, clients, settings, before_round=starts.append)
+  states = [*(start.state for start in starts), result.state]
+  for there, before, after, record in zip(attending, states, states[1:], result.records):
+    a, b = (adapted.get_model_weights(s).trainable for s in (before, after))
+    is_same = all(np.array_equal(x, y) for x, y in zip(a, b))
+    assert is_same == (there == 0)
+    assert there or "train_loss" not in record
+    assert (record["bytes_up"] > 0) == (there == 1)
+
+
 def test_each_client_of_a_stock_process_makes_its_data_set_by_its_own_seed(stock, inputs):
   """Examples that are nothing but draws: a step of softmax regression on them all."""
 

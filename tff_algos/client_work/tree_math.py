@@ -21,7 +21,7 @@ from tff_algos.models.functional import Weights
 
 def _pairs(a: Weights, b: Weights) -> list[tuple[Any, Any]]:
   """The arrays of both, in pairs of one shape."""
-  a, b = tuple(a), tuple(b)
+  a, b = _dense(a), _dense(b)
   shapes = [[_shape(x) for x in weights] for weights in (a, b)]
   if len(a) != len(b) or not all(x.is_compatible_with(y) for x, y in zip(*shapes)):
     of_a, of_b = (", ".join(map(str, of)) or "none" for of in shapes)
@@ -30,6 +30,13 @@ def _pairs(a: Weights, b: Weights) -> list[tuple[Any, Any]]:
       f"{of_a} and {of_b}."
     )
   return list(zip(a, b))
+
+
+def _dense(a: Weights) -> tuple[Any, ...]:
+  """With arrays of slices, as `tf.GradientTape` gives of an embedding, made whole."""
+  return tuple(
+    tf.convert_to_tensor(x) if isinstance(x, tf.IndexedSlices) else x for x in a
+  )
 
 
 def _shape(x: Any) -> tf.TensorShape:
@@ -66,7 +73,7 @@ def dot(a: Weights, b: Weights) -> tf.Tensor:
 
 def norm(a: Weights) -> tf.Tensor:
   """The Euclidean norm over all weights together, a float32 scalar."""
-  return tf.sqrt(2 * tf.add_n([tf.nn.l2_loss(x) for x in a]))
+  return tf.sqrt(2 * tf.add_n([tf.nn.l2_loss(x) for x in _dense(a)]))
 
 
 def clip(a: Weights, max_norm: Any) -> Weights:
@@ -74,6 +81,7 @@ def clip(a: Weights, max_norm: Any) -> Weights:
 
   Those of a norm whose square float32 does not hold, above 1.8e19, become zeros.
   """
+  a = _dense(a)
   scale = clip_scale(norm(a), max_norm)
   return tuple(scale * x for x in a)
 

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
+from keras.src.engine import base_layer, base_layer_v1, training, training_v1
+from keras.src.utils import version_utils
 
 # Tracing exchanges attributes of layers that are shared by all threads.
 _TRACING = threading.RLock()
@@ -27,6 +29,20 @@ def layers_of(keras_model: tf.keras.Model) -> list[tf.keras.layers.Layer]:
   """The model, its layers, their cells and so on, in a fixed order."""
   # `submodules` would also walk Keras's caches, which it cannot sort (dropout in RNNs).
   return list(keras_model._flatten_layers())
+
+
+def run_eagerly_made(layers: Layers) -> None:
+  """Undoes what TFF does to the classes of layers by making others in its graphs.
+
+  Keras then has the classes derive from those of TensorFlow 1, and a model of them, made
+  before, says that it is in an invalid state.
+  """
+  for kind in {type(layer) for layer in layers}:
+    for new, old in (
+      (base_layer.Layer, base_layer_v1.Layer),
+      (training.Model, training_v1.Model),
+    ):
+      version_utils.swap_class(kind, new, old, True)
 
 
 def find_slots(layers: Layers) -> dict[Any, list[Slot]]:

@@ -374,6 +374,9 @@ def _rounds_of(process: StatefulProcess) -> Callable[..., RoundOutput]:
     if inputs:
       output: RoundOutput = process.next_of(round_num)(state, client_states, inputs)
       return output
+    if process.identity.example is not None and not process.identity.parts:
+      # Of `from_learning_process`: TFF's own may divide by the weight of all clients.
+      return RoundOutput(state, [], {})
     # TFF's workers cannot give the results of no clients, so there must be none to give.
     kind = process.kind_of_round(round_num)
     if kind not in without_clients:
