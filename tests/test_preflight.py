@@ -43,10 +43,11 @@ def _run(*command, **environment) -> subprocess.CompletedProcess:
   """Runs a program as a user does, away from the folder of the project."""
   inherited = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
   return subprocess.run(
-    [str(word) for word in command],
-    cwd=_ROOT.anchor,
+    ["/usr/bin/env", f"--chdir={_ROOT.anchor}", *(str(word) for word in command)],
     env={**inherited, **environment},
     stdin=subprocess.DEVNULL,
+    # So that Python 3.9 does not fork, of which gRPC may tell on the copy's stderr.
+    close_fds=False,
     capture_output=True,
     text=True,
     timeout=300,
