@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import gc
@@ -294,8 +295,11 @@ def start(
     # Of warnings, `preflight` silences libraries' for programs; these are the user's.
     warnings.filterwarnings("default", category=InputWarning)
     warnings.formatwarning = _format_warning
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-      sys.stdout.reconfigure(errors="backslashreplace")  # Such as a "±" where ASCII is.
+    out = sys.stdout
+    if isinstance(out, io.TextIOWrapper) and (
+      out.errors == "strict" or codecs.lookup(out.encoding).name != "utf-8"
+    ):
+      out.reconfigure(errors="backslashreplace")  # Such as a "±" where ASCII is.
     try:
       return main()
     except BrokenPipeError:  # Not 0, as what it does beside may not be done.

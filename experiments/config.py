@@ -255,8 +255,7 @@ def make_config(
     elif before != "in_process":  # Older versions took them with any, and used neither.
       dropped = ("threads", "devices")
     known = set(field_names()).difference(dropped)
-    old = {k: v for k, v in held.items() if k in known and (k, v) != _NO_WORKERS}
-    defaults.update(old)
+    defaults.update(i for i in held.items() if i[0] in known and i != _NO_WORKERS)
     given["hparams"] = {**defaults.get("hparams", {}), **given.get("hparams", {})}
   config = Config(**{**defaults, **given, "algorithm": algorithm, "task": task})
   if config.runtime not in runtimes.DESCRIPTIONS:
@@ -296,7 +295,8 @@ def make_config(
         )
   if config.aggregator is not None:
     algorithm_row.check_aggregator()
-    aggregators.parse(config.aggregator)
+    size = config.clients_per_round if held is None else None
+    aggregators.check(config.aggregator, clients_per_round=size)
   if held is None:  # Where they may be an older version's.
     partitions.parse(config.partition)
     make_hparams(algorithm_row, row, config.hparams)

@@ -7,7 +7,7 @@ import io
 import os
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Optional
 
 from experiments import markdown
@@ -238,19 +238,24 @@ def check_scale(key: str, item: Item, settings: Settings, *, run: bool) -> None:
   path, before, now = _page(key, settings), scale_of(key, settings), settings.rounds_scale
   if before is None:
     return
-  stay = [c for c in cells_of(item) if not run or not is_wanted(c.name, settings)]
-  if now < before or any(_loses(cell, settings, before) for cell in stay):
+  loses = False
+  for cell in cells_of(item):
+    goes_on = settings.seeds if run and is_wanted(cell.name, settings) else ()
+    loses = loses or _loses(
+      cell, {*seeds_of(cell, settings)} - {*goes_on}, settings, before
+    )
+  if now < before or loses:
     raise InputError(
       f"{path} was written with --rounds_scale={before:g}, of which {now:g} shows less: "
       "give that one, or another --out."
     )
 
 
-def _loses(cell: Cell, settings: Settings, before: float) -> bool:
+def _loses(cell: Cell, seeds: Set[int], settings: Settings, before: float) -> bool:
   """Whether runs of a cell have the rounds of the scale before, but not those of now."""
-  every = settings._replace(seeds=seeds_of(cell, settings))
-  had = curves_of(cell, every._replace(rounds_scale=before))
-  return len(curves_of(cell, every)) < len(had)
+  those = settings._replace(seeds=sorted(seeds))
+  had = curves_of(cell, those._replace(rounds_scale=before))
+  return len(curves_of(cell, those)) < len(had)
 
 
 def _remarks(note: str, cells: Sequence[Cell], settings: Settings) -> str:

@@ -39,7 +39,19 @@ def test_share_of_the_trimmed_mean_is_what_is_said(monkeypatch, spec, clients, s
   assert table.make(f"trimmed_mean{spec}", clients_per_round=clients) == share
 
 
-@pytest.mark.parametrize("spec, clients", [("", 9), (":share=0.25", 3)])
-def test_a_trimmed_mean_that_trims_nobody_is_refused(spec, clients):
-  with pytest.raises(InputError, match=f"of {clients} clients with share=0.* none: "):
-    table.make(f"trimmed_mean{spec}", clients_per_round=clients)
+@pytest.mark.parametrize(
+  "spec, clients, remedy",
+  [
+    ("", 9, "or a larger share."),
+    (":share=0.25", 3, "or a larger share."),
+    (":share=0.49", 2, "give more clients_per_round."),  # A share is below one half.
+  ],
+)
+def test_a_trimmed_mean_that_trims_nobody_is_refused_for_new_runs(spec, clients, remedy):
+  spec = f"trimmed_mean{spec}"
+  with pytest.raises(InputError, match=f"none of {clients} with share=0.*{remedy}$"):
+    table.check(spec, clients_per_round=clients)
+  table.check(spec, clients_per_round=None)
+  table.make(spec, clients_per_round=clients)  # As a kept run is looked at.
+  table.check(spec, clients_per_round=10)
+  table.check("trimmed_mean:share=0", clients_per_round=clients)

@@ -77,9 +77,16 @@ def test_warning_of_what_was_given_is_not_silenced():
   assert done.stderr == "Warning: said\n"
 
 
-def test_what_a_terminal_cannot_show_ends_no_program():
-  ascii_alone = {**os.environ, "PYTHONIOENCODING": "ascii"}
-  done = _run("print('1 \\u00b1 2')", env=ascii_alone)
+@pytest.mark.parametrize(
+  "environment",
+  [
+    {"PYTHONIOENCODING": "ascii"},
+    {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+  ],
+  ids=["", "locale"],
+)
+def test_what_a_terminal_cannot_show_ends_no_program(environment):
+  done = _run("print('1 \\u00b1 2')", env={**os.environ, **environment})
   assert (done.returncode, done.stdout) == (0, "started\n1 \\xb1 2\n"), done.stderr
 
 

@@ -160,6 +160,13 @@ def test_a_run_of_older_times_without_workers_has_none():
   assert _make(held={"runtime": "in_process", "workers": []}).workers is None
 
 
+def test_a_kept_run_whose_aggregator_trims_nobody_goes_on():
+  settings = dict(aggregator="trimmed_mean", clients_per_round=5)
+  with pytest.raises(InputError, match=r"none of 5 with share=0\.1"):
+    _make(**settings)
+  assert _make(held=settings).aggregator == "trimmed_mean"
+
+
 def test_what_an_older_run_was_given_besides_its_runtime_is_left_out():
   """Else it could not be gone on with: there is no flag that takes it away."""
   unused = {"threads": 2, "devices": ["CPU:0"]}

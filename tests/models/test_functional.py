@@ -94,6 +94,8 @@ def test_logits_that_are_no_numbers_are_no_hit():
   labels = tf.zeros(5, tf.int32)
   found = functional.accuracy(labels, tf.constant(logits))
   np.testing.assert_array_equal(found, [1, 0, 0, 0, 1])
+  whole = functional.accuracy(labels, tf.constant([[1, 0]] * 5))
+  np.testing.assert_array_equal(whole, np.ones(5))
   hits, _ = functional.sequence_accuracy(labels[tf.newaxis], tf.constant(logits[None]))
   np.testing.assert_array_equal(hits, [2])
 

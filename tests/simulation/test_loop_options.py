@@ -454,12 +454,16 @@ def test_run_that_ends_where_it_had_broken_off_is_measured_there(
 
   with pytest.raises(OSError):
     run("broken", rounds=6, before_round=fail_in_round_4)
-  shown = []
+  before, shown = [], []
   options = dict(rounds=3, keep_best="accuracy")
-  found = run("broken", resume=True, on_start=shown.extend, **options)
+  found = run(
+    "broken", resume=True, on_start=before.extend, on_round=shown.append, **options
+  )
   unbroken = run("unbroken", **options)
   _assert_same(found, unbroken)
-  assert shown == found.records and "test_accuracy" in shown[2]
+  # What is measured now is told as a round is, to trackers too.
+  assert before == found.records[:2] and shown == found.records[2:]
+  assert "test_accuracy" in shown[0] and "client_accuracy_p50" in shown[0]
   assert found.best.round_num == unbroken.best.round_num
 
 

@@ -82,21 +82,12 @@ def test_numbers_of_all_types_are_looked_at(value, is_taken):
   assert bool(found.totals["counts"]["num_accepted"]) == is_taken
 
 
-@pytest.mark.parametrize(
-  "factory",
-  [
-    tff_algos.mean(),
-    tff_algos.median_factory(),
-    tff.learning.robust_aggregator(),
-    tff.learning.secure_aggregator(),
-  ],
-  ids=["mean", "median", "robust", "secure"],
-)
-@pytest.mark.parametrize("norm_limit", [None, 5.0])
-def test_a_round_of_clients_that_count_for_nothing_changes_nothing(
-  in_process, tmp_path, factory, norm_limit
-):
-  """Else the model, or a norm that an aggregator learns, would be no number for good."""
+def _by_labels(factory, tmp_path, norm_limit=None):
+  """A process whose clients send 0.5 and weigh the sum of their labels, and two files.
+
+  Returns:
+    The process, and `(the clients' states, labels: 0 or 1 for each) -> its inputs`.
+  """
   spec = tff_algos.ExampleSpec(
     tf.TensorSpec([1], tf.float32), tf.TensorSpec([], tf.float32)
   )
@@ -110,10 +101,9 @@ def test_a_round_of_clients_that_count_for_nothing_changes_nothing(
   )
 
   def client_update(received, client_state, examples, seed, h):
-    weight = tf.reduce_sum(examples.y)
     return ClientResult(
       OrderedDict(model=(tf.constant([0.5]),)),
-      OrderedDict(model=weight),
+      OrderedDict(model=tf.reduce_sum(examples.y)),
       client_state,
       OrderedDict(loss=(tf.constant(1.0), tf.constant(1.0))),
     )
@@ -131,15 +121,38 @@ def test_a_round_of_clients_that_count_for_nothing_changes_nothing(
   )
   clients = {f"{k}": (np.ones([2, 1], np.float32), np.float32([k, k])) for k in range(2)}
   directory = tff_algos.write_clients(str(tmp_path / "clients"), clients, spec)
+
+  def inputs(labels):
+    return [
+      tff_algos.ClientInput(directory.path(str(label)), tff_algos.client_seed(0, 0, k))
+      for k, label in enumerate(labels)
+    ]
+
+  return process, inputs
+
+
+@pytest.mark.parametrize(
+  "factory",
+  [
+    tff_algos.mean(),
+    tff_algos.median_factory(),
+    tff.learning.robust_aggregator(),
+    tff.learning.secure_aggregator(),
+  ],
+  ids=["mean", "median", "robust", "secure"],
+)
+@pytest.mark.parametrize("norm_limit", [None, 5.0])
+def test_a_round_of_clients_that_count_for_nothing_changes_nothing(
+  in_process, tmp_path, factory, norm_limit
+):
+  """Else the model, or a norm that an aggregator learns, would be no number for good."""
+  process, inputs = _by_labels(factory, tmp_path, norm_limit)
   found = []
   state = process.initialize()
-  for places in ([0, 0], [0, 1], [0, 0], [1]):
-    inputs = [
-      tff_algos.ClientInput(directory.path(str(p)), tff_algos.client_seed(0, 0, k))
-      for k, p in enumerate(places)
-    ]
-    output = process.next(state, [process.initialize_client() for _ in places], inputs)
-    if places == [0, 0]:
+  for labels in ([0, 0], [0, 1], [0, 0], [1]):
+    states = [process.initialize_client() for _ in labels]
+    output = process.next(state, states, inputs(labels))
+    if labels == [0, 0]:
       tree.map_structure(
         np.testing.assert_array_equal, state.aggregator, output.state.aggregator
       )
@@ -149,6 +162,30 @@ def test_a_round_of_clients_that_count_for_nothing_changes_nothing(
   assert found == [(0, 0, 4), (1, 0, 4), (0, 0, 4), (1, 0, 2)]
   # A secure sum is of whole numbers.
   np.testing.assert_allclose(process.get_model_weights(state).trainable[0], [1], 1e-3)
+
+
+def test_clients_count_where_their_weights_are_not_looked_at(in_process, tmp_path):
+  mean = tff.aggregators.UnweightedMeanFactory()
+  process, inputs = _by_labels(mean, tmp_path, norm_limit=5.0)
+  state = process.initialize()
+  for labels, moved in (([0, 1], 0.5), ([0], 1.0), ([0, 0], 1.5)):
+    output = process.next(state, [()] * len(labels), inputs(labels))
+    state = output.state
+    np.testing.assert_allclose(state.variables.model[0], [moved])
+    assert output.metrics["client_work"]["train"]["num_accepted"] == len(labels)
+
+
+def test_client_whose_weight_has_become_0_takes_back_what_it_added(in_process, tmp_path):
+  """Of clients that count 4 together, it is 2 in round 1 and sends 0.5."""
+  factory = tff_algos.TemporalWeightingFactory(
+    [np.zeros([1], np.float32)], total_weight=4.0, base=1.0
+  )
+  process, inputs = _by_labels(factory, tmp_path)
+  state, own = process.initialize(), process.initialize_client()
+  for label, expected in ((1, 2 * 0.5 / 4), (0, 0.0)):
+    output = process.next(state, [own], inputs([label]))
+    state, [own] = output.state, output.client_states
+    np.testing.assert_allclose(state.variables.model[0], [expected])
 
 
 def test_mean_of_clients_that_count_for_nothing_is_0(in_process):

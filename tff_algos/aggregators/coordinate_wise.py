@@ -9,7 +9,6 @@ every client's update and holds a whole cohort's at once: neither goes with secu
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,9 +16,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos.errors import InputError, check_number
-
-# 0.29 * 100 is less than 29.
-_ROUNDING = 1e-9
 
 
 def median_factory() -> tff.aggregators.WeightedAggregationFactory:
@@ -50,14 +46,10 @@ def trimmed_mean_factory(
   return _CoordinateWiseFactory(functools.partial(_trimmed_mean, share=share))
 
 
-def num_trimmed(share: float, num_clients: int) -> int:
-  """floor(share * num_clients), what `trimmed_mean_factory` leaves out at each end."""
-  return math.floor(share * num_clients + _ROUNDING)
-
-
 def _trimmed_mean(ordered: tf.Tensor, *, share: float) -> tf.Tensor:
   count = tf.shape(ordered)[0]
-  cut = tf.cast(tf.floor(share * tf.cast(count, tf.float64) + _ROUNDING), tf.int32)
+  # 0.29 * 100 is less than 29.
+  cut = tf.cast(tf.floor(share * tf.cast(count, tf.float64) + 1e-9), tf.int32)
   cut = tf.minimum(cut, (count - 1) // 2)
   return tf.reduce_mean(ordered[cut : count - cut], axis=0)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from tff_algos import spellings
 from tff_algos.errors import InputError
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
 
 # Far less than could hide anything, and far more than what squared is 0.
 _LEAST_NOISE = 1e-9
+_SHARE = 0.1
 
 
 class Aggregator(NamedTuple):
@@ -76,17 +76,10 @@ def _median() -> AggregationFactory:
   return coordinate_wise.median_factory()
 
 
-def _trimmed_mean(*, share: float = 0.1, clients_per_round: int) -> AggregationFactory:
+def _trimmed_mean(*, share: float = _SHARE) -> AggregationFactory:
   from tff_algos.aggregators import coordinate_wise
 
-  factory = coordinate_wise.trimmed_mean_factory(share)
-  if share > 0 and not coordinate_wise.num_trimmed(share, clients_per_round):
-    raise InputError(
-      f"The aggregator trimmed_mean leaves out floor(share * clients) at each end, of "
-      f"{clients_per_round} clients with share={share:g} none: raise share or "
-      "clients_per_round."
-    )
-  return factory
+  return coordinate_wise.trimmed_mean_factory(share)
 
 
 AGGREGATORS: dict[str, Aggregator] = {
@@ -115,6 +108,29 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
   return spellings.parse(spec, "aggregator", functions, given=("clients_per_round",))
 
 
+def check(spec: str, *, clients_per_round: Optional[int]) -> None:
+  """Checks the command line's form.
+
+  Args:
+    spec: See `parse`.
+    clients_per_round: The size of the cohort of a new run; None for an older one, which
+      goes on with an aggregator that does nothing.
+
+  Raises:
+    InputError: What `parse` raises, or it does nothing to so few clients.
+  """
+  name, kwargs = parse(spec)
+  share = kwargs.get("share", _SHARE)
+  if clients_per_round is None or name != "trimmed_mean" or share <= 0:
+    return
+  if share * clients_per_round < 1 - 1e-9:
+    raise InputError(
+      "aggregator trimmed_mean leaves out floor(share * clients) at each end, which is "
+      f"none of {clients_per_round} with share={share:g}: give more clients_per_round"
+      f"{'' if clients_per_round < 3 else ', or a larger share'}."
+    )
+
+
 def make(spec: str, *, clients_per_round: int) -> AggregationFactory:
   """The factory that the command line's form says, for a builder's `model_aggregator`.
 
@@ -126,7 +142,6 @@ def make(spec: str, *, clients_per_round: int) -> AggregationFactory:
     InputError: What `parse` raises, or a value is out of range.
   """
   name, kwargs = parse(spec)
-  function = AGGREGATORS[name].function
-  if "clients_per_round" in inspect.signature(function).parameters:
+  if name == "dp":
     kwargs["clients_per_round"] = clients_per_round
-  return function(**kwargs)
+  return AGGREGATORS[name].function(**kwargs)

@@ -20,8 +20,8 @@ class ClientResult(NamedTuple):
   Attributes:
     message: Part name to a structure of float32 tensors; what is uploaded.
     weight: Part name to a float32 scalar >= 0, what the part counts for in a weighted
-      aggregator; a client with one below is dropped, and one all of whose are 0 does
-      not count.
+      aggregator; a client with one below is dropped, and one with 0 for all parts, which
+      all have such an aggregator, does not count.
     client_state: The client's new state C.
     metrics: Name to a pair of float32 scalars (total, count); the round's metric is the
       sum of the totals over the sum of the counts.

@@ -64,10 +64,11 @@ def accuracy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
 
   Where a logit is NaN none is the largest.
   """
-  predicted = tf.argmax(logits, axis=-1, output_type=labels.dtype)
-  # TensorFlow's argmax would say class 0.
-  has_largest = ~tf.reduce_any(tf.math.is_nan(logits), axis=-1)
-  return tf.cast(tf.equal(predicted, labels) & has_largest, tf.float32)
+  logits = tf.convert_to_tensor(logits)
+  hits = tf.equal(tf.argmax(logits, axis=-1, output_type=labels.dtype), labels)
+  if logits.dtype.is_floating:  # TensorFlow's argmax of NaN is class 0.
+    hits &= ~tf.reduce_any(tf.math.is_nan(logits), axis=-1)
+  return tf.cast(hits, tf.float32)
 
 
 def sequence_cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:

@@ -182,7 +182,8 @@ def simulate(
       the clients, those that are held out, and the hyper-parameters that the run began
       with, and with algorithm, loss, Keras layers and aggregators of the same names;
       other settings may have changed.
-    on_start: Called once with the records of the rounds done before.
+    on_start: Called once with the records of the rounds done before, without the last one
+      where it is measured only now.
     before_round: Called with what each round starts from; its time is not the round's.
     on_round: Called with the record of each round.
     should_stop: Asked after each round; a stopped run has a checkpoint.
@@ -256,7 +257,7 @@ def simulate(
       began_with = origin.of(process, state, client_state, clients, settings)
     save = functools.partial(checkpoints.save, model=process.model, origin=began_with)
     records: list[Record] = []
-    best = None
+    num_shown, best = 0, None
     if folder is not None and resume and checkpoints.exists(folder):
       found = checkpoints.restore(folder, state, store, types=process.state_types)
       origin.check(began_with, found.origin, f"The run in {folder}")
@@ -268,8 +269,10 @@ def simulate(
       best = best_round.of_checkpoint(found.best, planned, keep_best)
       if _end(records, settings, stopping=False) is None:
         records[-1:] = [measurements.as_unbroken(r, settings) for r in records[-1:]]
-      elif records:  # It was to go on then, so that its end may not have been measured.
-        last = records[-1]
+      num_shown = len(records)
+      if records and _end(records, settings, stopping=False) is not None:
+        # It was to go on then, so that its end may not have been measured.
+        last, before = records[-1], len(records[-1])
         if evaluate is not None and "evaluation_seconds" not in last:
           last.update(measurements.of_test(evaluate, process, state, settings))
         if evaluate_clients is not None and "client_evaluation_seconds" not in last:
@@ -278,14 +281,19 @@ def simulate(
             last.update(
               measurements.of_clients(evaluate_clients, weights, clients, settings)
             )
+        num_shown -= len(last) > before
     elif folder is not None and checkpoints.exists(folder):
       raise InputError(
         f"{folder} holds a run's checkpoints: go on with that run by resume=True, or "
         "choose another folder."
       )
-    watch = divergence.Watch(records, num_classes=labels.stop if labels else None)
+    known = records[:num_shown]
+    watch = divergence.Watch(known, num_classes=labels.stop if labels else None)
     saved = len(records)
-    on_start(records)
+    on_start(known)
+    for record in records[num_shown:]:
+      watch.see(record)
+      on_round(record)
     ended_by = _end(records, settings, stopping=False)
     while ended_by is None:
       round_num = len(records)

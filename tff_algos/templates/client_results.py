@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
@@ -75,14 +75,30 @@ class ClientWorkOutput(NamedTuple):
   totals: Any
 
 
+def counts(result: ClientResult, weighted: Collection[str]) -> tf.Tensor:
+  """1.0 for a client that counts, 0.0 for one without weight in any part, float32.
+
+  Args:
+    result: The client's.
+    weighted: The parts whose aggregators look at weights; in all others a client counts.
+  """
+  weights = [tf.cast(result.weight[part], tf.float32) for part in weighted]
+  if len(weights) < len(result.message):
+    return tf.constant(1.0)
+  return tf.cast(tf.reduce_max(weights) > 0, tf.float32)
+
+
 def drop_non_finite(
-  result: ClientResult, old_client_state: Any, num_examples: tf.Tensor
+  result: ClientResult,
+  old_client_state: Any,
+  num_examples: tf.Tensor,
+  counted: float | tf.Tensor = 1.0,
 ) -> ClientWorkOutput:
   """Gives a client whose result is not finite no weight and leaves its state alone.
 
   So it does where a weight is negative, by which others' updates would be turned round.
-  A client all of whose weights are 0 is neither dropped nor counted: of such alone there
-  is no mean.
+  One that does not count (`counted` is 0, see `counts`) is neither dropped nor accepted:
+  of such alone there is no mean.
 
   A result with a norm of more than about 2e19, whose square float32 cannot hold, is taken
   for one that is not finite.
@@ -94,9 +110,9 @@ def drop_non_finite(
   numbers = [v for leaf in tf.nest.flatten(made) for v in floating(leaf)]
   # A norm takes a quarter of the time of looking at each number.
   lengths = [tf.cast(tf.nn.l2_loss(v), tf.float32) for v in numbers]
-  weights = tf.stack([tf.cast(w, tf.float32) for w in result.weight.values()])
+  least = tf.reduce_min([tf.cast(w, tf.float32) for w in result.weight.values()])
   all_finite = tf.reduce_all(tf.math.is_finite(tf.stack(lengths)))
-  accepted = all_finite & (tf.reduce_min(weights) >= 0)
+  accepted = all_finite & (least >= 0)
   sent = tuple(map(OrderedDict, (result.message, result.weight, result.metrics)))
   (message, weight, averages), client_state = _if_accepted(
     accepted, sent, result.client_state, old_client_state
@@ -104,7 +120,7 @@ def drop_non_finite(
   one = tf.cast(accepted, tf.int32)
   counts = OrderedDict(
     num_examples=tf.cast(num_examples * one, tf.int64),
-    num_accepted=one * tf.cast(tf.reduce_max(weights) > 0, tf.int32),
+    num_accepted=one * tf.cast(counted, tf.int32),
     num_dropped=1 - one,
   )
   return ClientWorkOutput(

@@ -129,13 +129,20 @@ class Exchange:
         "client_update", result.client_state, before, "init_client"
       )
       part, limit = self._norm_part, own.norm_limit
+      # A client whose memory is taken back counts, whatever its weight has become.
+      weighted = [
+        name
+        for name in result.message
+        if isinstance(own.factories.get(name), tff.aggregators.WeightedAggregationFactory)
+      ]
+      counted = client_results.counts(result, weighted)
       if limit is not None:
         sent = {k: v for k, v in parts.items() if k in result.message}
-        result = norm_limits.with_norm(result, part)
+        result = norm_limits.with_norm(result, part, counted)
       if own.memories:
         memory = client_state.memory
         result = client_results.contribute(own.memories, result, received, memory)
-      done = client_results.drop_non_finite(result, client_state, num_examples)
+      done = client_results.drop_non_finite(result, client_state, num_examples, counted)
       if limit is not None:
         too_long = norm_limits.is_too_long(
           done.message[part], limit, received[part], sent

@@ -26,14 +26,12 @@ if TYPE_CHECKING:
 PART = "update_norm"
 
 
-def with_norm(result: ClientResult, part: str) -> ClientResult:
-  """The result with its message's norm as a part of its own."""
+def with_norm(result: ClientResult, part: str, weight: tf.Tensor) -> ClientResult:
+  """The result with its message's norm as a part of its own, of that weight."""
   norm = _norm(result.message)
-  # Of one that counts for nothing elsewhere it is not in the median.
-  most = tf.reduce_max([tf.cast(w, tf.float32) for w in result.weight.values()])
   return result._replace(
     message=OrderedDict(result.message, **{part: norm}),
-    weight=OrderedDict(result.weight, **{part: tf.sign(tf.maximum(most, 0.0))}),
+    weight=OrderedDict(result.weight, **{part: weight}),
   )
 
 

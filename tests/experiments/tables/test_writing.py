@@ -216,6 +216,19 @@ def test_table_is_not_written_anew_with_fewer_numbers(write_run, tmp_path, monke
     program.make(done, half, run=True)
 
 
+def test_seeds_that_are_not_run_on_are_not_lost(write_run, tmp_path):
+  cell = Cell("a", "fedavg", "digits_cnn", 2)
+  for seed in range(2):
+    rounds = ["1,1.0,0.4,1.0,0,10,10"]
+    write_run(tmp_path / f"runs/a/seed{seed}", rounds=rounds, flags={"seed": seed})
+  column = Column("best accuracy", measures.best, "%", 2)
+  items = {"table1": Table("T", ("l",), (column,), (Row(("a",), (cell,)),))}
+  half = Settings(str(tmp_path), rounds_scale=0.5, seeds=range(2))
+  program.make(items, half, run=False)
+  with pytest.raises(InputError, match=r"written with --rounds_scale=0\.5"):
+    program.make(items, half._replace(rounds_scale=1.0, seeds=range(1)), run=True)
+
+
 def test_rows_that_were_not_run_leave_the_others_numbers_alone(write_run, tmp_path):
   settings = _settings_with(write_run, tmp_path, {("a", 0): 0.5})
   rows = tuple(_row(name) for name in "ab")
