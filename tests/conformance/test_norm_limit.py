@@ -145,7 +145,8 @@ def test_the_norm_is_that_of_all_numbers_that_are_sent():
     count=tf.constant(1000),
     other=tf.constant([84.0], tf.float64),
   )
-  found = norm_limits.with_norm(ClientResult(message, {}, (), {}), "norm")
+  result = ClientResult(message, {}, (), {})
+  found = norm_limits.with_norm(result, "norm", tf.constant(1.0))
   assert float(found.message["norm"]) == 85
 
 
