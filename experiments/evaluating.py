@@ -72,12 +72,14 @@ def run(request: Request) -> None:
     words = _words(evaluate(found.weights))
     # The clients may take longer.
     print(f"test set, {len(loaded.test_y):,} examples: {words}", flush=True)
+  # Of the other half their own models are made.
+  whose = "their own" if process.personal_model is None else "half of their own"
   values = evaluate_clients(found.weights, clients, clients.ids)
   os.makedirs(folder, exist_ok=True)
   _write(out, clients, values, held_out)
   for group, chosen in (("clients", ~held_out), ("held-out clients", held_out)):
     if "accuracy" in values and chosen.any():
-      print(f"{chosen.sum():,} {group}: {_spread(values['accuracy'][chosen])}")
+      print(f"{chosen.sum():,} {group}: {_spread(values['accuracy'][chosen], whose)}")
   print(f"each client in {out}")
 
 
@@ -114,11 +116,11 @@ def _words(values: Mapping[str, float]) -> str:
   )
 
 
-def _spread(accuracies: np.ndarray) -> str:
+def _spread(accuracies: np.ndarray, whose: str) -> str:
   spread = {
     k: f"{100 * v:.2f} %" for k, v in client_evaluation.spread(accuracies).items()
   }
   return (
-    f"accuracy on their own examples {spread['p50']} (median), {spread['p10']} to "
+    f"accuracy on {whose} examples {spread['p50']} (median), {spread['p10']} to "
     f"{spread['p90']} (10th to 90th percentile), {spread['worst']} (worst)"
   )

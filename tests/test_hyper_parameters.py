@@ -193,7 +193,6 @@ def test_they_are_frozen():
 
 def test_range_in_words():
   texts = {f.name: hyper_parameters.range_text(f) for f in dataclasses.fields(Example)}
-  del texts["flag"]
   assert texts == dict(
     count=">= 1 and <= 9",
     size=">= 1 or inf",
@@ -201,6 +200,7 @@ def test_range_in_words():
     share=">= 0 and <= 1",
     free="any number",
     word="one of a, b",
+    flag="true or false",
     clip=">= 0 or inf",
   )
 

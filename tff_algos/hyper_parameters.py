@@ -83,6 +83,8 @@ def range_text(field: dataclasses.Field[Any]) -> str:
     return "one of " + ", ".join(meta["choices"])
   if type_of(field) is str:
     return "any name"
+  if type_of(field) is bool:
+    return "true or false"
   parts = []
   if meta["low"] is not None:
     parts.append(f"{'>' if meta['open_low'] else '>='} {meta['low']:g}")

@@ -58,6 +58,7 @@ def test_evaluate_gives_the_same_of_each_client(personal, fork_program, tmp_path
   done = _program(fork_program, "evaluate.py", *flags, cwd=tmp_path)
   assert (done.status, done.err) == (0, "")
   assert "test set" not in done.out
+  assert done.out.count(": accuracy on half of their own examples ") == 2
   with open(out, newline="") as f:
     rows = list(csv.DictReader(f))
   # Of 10 examples 5 are known.
