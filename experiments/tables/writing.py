@@ -7,7 +7,7 @@ import io
 import os
 import re
 import statistics
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from experiments import markdown
@@ -238,22 +238,18 @@ def check_scale(key: str, item: Item, settings: Settings, *, run: bool) -> None:
   path, before, now = _page(key, settings), scale_of(key, settings), settings.rounds_scale
   if before is None:
     return
-  loses = False
-  for cell in cells_of(item):
-    goes_on = settings.seeds if run and is_wanted(cell.name, settings) else ()
-    loses = loses or _loses(
-      cell, {*seeds_of(cell, settings)} - {*goes_on}, settings, before
-    )
-  if now < before or loses:
+  if now < before or any(_loses(c, settings, before, run=run) for c in cells_of(item)):
     raise InputError(
       f"{path} was written with --rounds_scale={before:g}, of which {now:g} shows less: "
       "give that one, or another --out."
     )
 
 
-def _loses(cell: Cell, seeds: Set[int], settings: Settings, before: float) -> bool:
-  """Whether runs of a cell have the rounds of the scale before, but not those of now."""
-  those = settings._replace(seeds=sorted(seeds))
+def _loses(cell: Cell, settings: Settings, before: float, *, run: bool) -> bool:
+  """Whether runs that stay have the rounds of the scale before, but not those of now."""
+  go_on = settings.seeds if run and is_wanted(cell.name, settings) else ()
+  stay = {*seeds_of(cell, settings)}.difference(go_on)
+  those = settings._replace(seeds=sorted(stay))
   had = curves_of(cell, those._replace(rounds_scale=before))
   return len(curves_of(cell, those)) < len(had)
 

@@ -119,7 +119,7 @@ def from_keras(
     values.update(constants.here())
     filled = [(*slot, values[ref]) for ref in slots for slot in slots[ref]]
     generators = keras_exchange.stateless_generators(layers, seed)
-    keras_exchange.run_eagerly_made(layers)
+    keras_exchange.restore_classes(layers)
     with keras_exchange.replaced([*filled, *flags, *generators]):
       return keras_model(x, training=training)
 

@@ -31,7 +31,7 @@ def layers_of(keras_model: tf.keras.Model) -> list[tf.keras.layers.Layer]:
   return list(keras_model._flatten_layers())
 
 
-def run_eagerly_made(layers: Layers) -> None:
+def restore_classes(layers: Layers) -> None:
   """Undoes what TFF does to the classes of layers by making others in its graphs.
 
   Keras then has the classes derive from those of TensorFlow 1, and a model of them, made

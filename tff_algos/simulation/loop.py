@@ -267,12 +267,11 @@ def simulate(
         state = process.set_hparams(state, given)
       planned = measurements.planned(records, settings)
       best = best_round.of_checkpoint(found.best, planned, keep_best)
+      num_shown = len(records)
       if _end(records, settings, stopping=False) is None:
         records[-1:] = [measurements.as_unbroken(r, settings) for r in records[-1:]]
-      num_shown = len(records)
-      if records and _end(records, settings, stopping=False) is not None:
-        # It was to go on then, so that its end may not have been measured.
-        last, before = records[-1], len(records[-1])
+      elif records:  # It was to go on then, so that its end may not have been measured.
+        last, num_columns = records[-1], len(records[-1])
         if evaluate is not None and "evaluation_seconds" not in last:
           last.update(measurements.of_test(evaluate, process, state, settings))
         if evaluate_clients is not None and "client_evaluation_seconds" not in last:
@@ -281,7 +280,7 @@ def simulate(
             last.update(
               measurements.of_clients(evaluate_clients, weights, clients, settings)
             )
-        num_shown -= len(last) > before
+        num_shown -= len(last) > num_columns
     elif folder is not None and checkpoints.exists(folder):
       raise InputError(
         f"{folder} holds a run's checkpoints: go on with that run by resume=True, or "

@@ -75,7 +75,7 @@ class ClientWorkOutput(NamedTuple):
   totals: Any
 
 
-def counts(result: ClientResult, weighted: Collection[str]) -> tf.Tensor:
+def count_of(result: ClientResult, weighted: Collection[str]) -> tf.Tensor:
   """1.0 for a client that counts, 0.0 for one without weight in any part, float32.
 
   Args:
@@ -97,8 +97,8 @@ def drop_non_finite(
   """Gives a client whose result is not finite no weight and leaves its state alone.
 
   So it does where a weight is negative, by which others' updates would be turned round.
-  One that does not count (`counted` is 0, see `counts`) is neither dropped nor accepted:
-  of such alone there is no mean.
+  One that does not count (`counted` is 0, see `count_of`) is neither dropped nor
+  accepted: of such alone there is no mean.
 
   A result with a norm of more than about 2e19, whose square float32 cannot hold, is taken
   for one that is not finite.

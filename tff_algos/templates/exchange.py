@@ -135,7 +135,7 @@ class Exchange:
         for name in result.message
         if isinstance(own.factories.get(name), tff.aggregators.WeightedAggregationFactory)
       ]
-      counted = client_results.counts(result, weighted)
+      counted = client_results.count_of(result, weighted)
       if limit is not None:
         sent = {k: v for k, v in parts.items() if k in result.message}
         result = norm_limits.with_norm(result, part, counted)

@@ -160,7 +160,7 @@ class Round(NamedTuple):
     client_update: `(received, client_state, examples, seed, h) -> ClientResult`.
     server_update: `(variables, aggregate, num_clients, h) -> ServerVariables`, where
       `aggregate` maps each part of the message to its aggregate and `num_clients` is a
-      float32 scalar, the number of clients whose message was accepted.
+      float32 scalar, the number of clients that count: not dropped, nor without weight.
     distribute: `(variables) -> parts` that the server sends to each client.
     estimation: Exchanges before the clients' real work; None: there are none.
     takes_memories: Whether the server can go on with what absent clients have sent
