@@ -6,8 +6,10 @@ Accuracy against rounds, the second half of that closer, megabytes against round
 accuracy against megabytes; the table is Markdown. Runs that differ in their seed only are
 one row and one curve, their mean with the sample standard deviation. `--smooth=15` draws
 running means; `--last=30` adds a column with the mean of that many rounds at the end,
-which depends less on luck than the best. Runs without a test accuracy, as of pFedGP, are
-left out. Exit status: 2 if a run cannot be read, and then nothing is written.
+which depends less on luck than the best. `--metric=test_loss` compares by another column
+of metrics.csv, and `--metric=client_personalized_accuracy_p50,client_accuracy_p50` each
+run by the first that it has, as pFedGP has no test accuracy; runs without any are left
+out. Exit status: 2 if a run cannot be read, and then nothing is written.
 """
 
 from __future__ import annotations
@@ -39,6 +41,12 @@ _LAST = flags.DEFINE_integer(
   "Add a column to the table: mean accuracy of the last so many rounds; None for none.",
   1,
 )
+_METRIC = flags.DEFINE_list(
+  "metric",
+  ["test_accuracy"],
+  "The column of metrics.csv to compare by, or several, of which each run takes the "
+  "first that it has; -NAME of one of which less is better, as it is of every loss.",
+)
 
 
 def main() -> None:
@@ -46,23 +54,28 @@ def main() -> None:
   asked = run_flags.read_flags(b"\x89PNG")
   if not asked.out.endswith(".png"):
     raise InputError(f"{asked.out} is to be a picture: let it end in .png.")
-  runs = [run for run in asked.runs if run.rounds]
-  for run in asked.runs:
+  measure = comparison.measure(_METRIC.value)
+  if asked.target is not None and not measure.is_accuracy:
+    raise InputError(f"target_accuracy is about accuracy, not {measure.words}.")
+  every = [measure.of(run) for run in asked.runs]
+  runs = [run for run in every if run.rounds]
+  for run in every:
     if not run.rounds:
-      measured = any("test_accuracy" in record for record in run.records)
+      measured = any(run.metric in record for record in run.records)
       never = "never a finite number" if measured else "never measured"
-      said = f"{run.folder} holds a run whose test accuracy was {never}"
+      said = f"{run.folder} holds a run whose {measure.words} was {never}"
       if not runs:
         raise InputError(f"{said}: give others.")
       warnings.warn(f"{said}: it is left out.", InputWarning, stacklevel=1)
   for run in runs:
-    if _LAST.value is not None and not comparison.last_accuracies(run, _LAST.value):
+    if _LAST.value is not None and not comparison.last_values(run, _LAST.value):
       raise InputError(
-        f"{run.folder} holds a run of {len(run.records)} rounds whose test accuracy was "
-        f"not measured in {_LAST.value} last ones: give another --last, or leave it out."
+        f"{run.folder} holds a run of {len(run.records)} rounds whose {measure.words} "
+        f"was not measured in {_LAST.value} last ones: give another --last, or leave it "
+        "out."
       )
-  comparison.draw(runs, asked.out, asked.title, _SMOOTH.value)
-  print(comparison.table(runs, asked.target, _LAST.value))
+  comparison.draw(runs, asked.out, asked.title, _SMOOTH.value, measure)
+  print(comparison.table(runs, asked.target, _LAST.value, measure))
 
 
 if __name__ == "__main__":

@@ -29,13 +29,18 @@ def running_mean(values: Sequence[float], width: int) -> list[float]:
 
 
 def look_closer(
-  axes: Any, lines: Sequence[tuple[Sequence[float], Sequence[float]]]
+  axes: Any,
+  lines: Sequence[tuple[Sequence[float], Sequence[float]]],
+  *,
+  is_accuracy: bool = True,
 ) -> None:
-  """Has a frame show the second half of its lines, near the highest, as `CLOSE` says.
+  """Has a frame show the second half of its lines.
 
   Args:
     axes: The frame, of matplotlib.
-    lines: Places and heights of each line's points, in percent.
+    lines: Places and heights of each line's points.
+    is_accuracy: Whether heights are in percent, of which those near the highest are
+      shown, as `CLOSE` says; else all are.
   """
   points = [p for line in lines for p in zip(*line) if math.isfinite(p[1])]
   if not points:
@@ -45,10 +50,13 @@ def look_closer(
   heights = [y for x, y in points if x >= start]
   top = max(heights)
   last = [max(zip(*line))[1] for line in lines if line[0]]
-  lowest = min([top - CLOSE, *(y for y in last if y >= top - 2 * CLOSE)])
-  bottom = min(max(min(heights), lowest), top - 1)
-  room = 0.05 * (top - bottom)
-  axes.set_ylim(bottom - room, top + room)
+  bottom = min(heights)
+  if is_accuracy:
+    lowest = min([top - CLOSE, *(y for y in last if y >= top - 2 * CLOSE)])
+    bottom = min(max(bottom, lowest), top - 1)
+  if top > bottom:
+    room = 0.05 * (top - bottom)
+    axes.set_ylim(bottom - room, top + room)
   if end > start:
     axes.set_xlim(start, end + 0.03 * (end - start))
 

@@ -78,8 +78,11 @@ def run(request: Request) -> None:
   os.makedirs(folder, exist_ok=True)
   _write(out, clients, values, held_out)
   for group, chosen in (("clients", ~held_out), ("held-out clients", held_out)):
-    if "accuracy" in values and chosen.any():
-      print(f"{chosen.sum():,} {group}: {_spread(values['accuracy'][chosen], whose)}")
+    if chosen.any():
+      name = "accuracy" if "accuracy" in values else "loss"
+      spread = client_evaluation.spread(name, values[name][chosen])
+      range_of = f"{name} on {whose} examples {_range(name, spread)}"
+      print(f"{chosen.sum():,} {group}: {range_of}")
   print(f"each client in {out}")
 
 
@@ -110,17 +113,16 @@ def _write(
 
 
 def _words(values: Mapping[str, float]) -> str:
-  return ", ".join(
-    f"{name} {100 * v:.2f} %" if name == "accuracy" else f"{name} {v:.4f}"
-    for name, v in values.items()
-  )
+  return ", ".join(f"{name} {_number(name, v)}" for name, v in values.items())
 
 
-def _spread(accuracies: np.ndarray, whose: str) -> str:
-  spread = {
-    k: f"{100 * v:.2f} %" for k, v in client_evaluation.spread(accuracies).items()
-  }
+def _range(name: str, spread: Mapping[str, float]) -> str:
+  words = {part: _number(name, value) for part, value in spread.items()}
   return (
-    f"accuracy on {whose} examples {spread['p50']} (median), {spread['p10']} to "
-    f"{spread['p90']} (10th to 90th percentile), {spread['worst']} (worst)"
+    f"{words['p50']} (median), {words['p10']} to {words['p90']} (10th to 90th "
+    f"percentile), {words['worst']} (worst)"
   )
+
+
+def _number(name: str, value: float) -> str:
+  return f"{100 * value:.2f} %" if name == "accuracy" else f"{value:.4f}"

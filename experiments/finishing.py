@@ -33,8 +33,7 @@ def finish(
   summary["ended_by"] = result.ended_by
   if config.eval_clients_every and result.records:
     # The last round's are always there.
-    last = client_evaluation.accuracies(result.records[-1])
-    summary["final_client_accuracies"] = last
+    summary["final_client_metrics"] = client_evaluation.of_clients(result.records[-1])
   if prepared.process.privacy is not None:
     mechanism = prepared.process.privacy
     summary["privacy"] = _privacy(prepared, mechanism, len(result.records))

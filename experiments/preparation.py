@@ -234,12 +234,11 @@ def _check_metrics(config: Config, model: Model) -> None:
       f"The run is to stop by {wanted}, which the task's model does not measure: "
       f"choose one of {', '.join(known)}."
     )
-  for name in ("eval_clients_every", "target_accuracy"):
-    if getattr(config, name) and "accuracy" not in known:
-      raise InputError(
-        f"{name} is about accuracy, which the task's model does not measure: leave it "
-        "out."
-      )
+  if config.target_accuracy and "accuracy" not in known:
+    raise InputError(
+      "target_accuracy is about accuracy, which the task's model does not measure: leave "
+      "it out."
+    )
 
 
 def process_of(run_dir: str, manifest: dict[str, Any], model: Model) -> StatefulProcess:

@@ -68,6 +68,9 @@ def describe(record: loop.Record) -> str:
       parts.append(
         f"{what}' accuracy: median {middle:.2f} %, 10th percentile {low:.2f} %"
       )
+    elif f"{group}_loss_p50" in record:
+      middle, high = (record[f"{group}_loss_{k}"] for k in ("p50", "p90"))
+      parts.append(f"{what}' loss: median {middle:.4f}, 90th percentile {high:.4f}")
   if "learning_rate" in record:
     parts.append(f"learning rate {record['learning_rate']:.4g}")
   parts.append(f"{record['seconds']:.2f} s/round")

@@ -253,7 +253,7 @@ def _columns(prepared: Prepared) -> list[str]:
     *measurements.training_columns(prepared.process),
     *(["learning_rate"] if settings.learning_rate_schedule else []),
     *settings.availability.columns(),
-    *(_client_columns(prepared) if prepared.config.eval_clients_every else []),
+    *_client_columns(prepared),
     *(["num_too_long"] if prepared.config.norm_limit is not None else []),
     *measurements.aggregators_columns(prepared.process),
     *measurements.traffic_columns(prepared.process),
@@ -262,8 +262,11 @@ def _columns(prepared: Prepared) -> list[str]:
 
 
 def _client_columns(prepared: Prepared) -> list[str]:
+  if not prepared.config.eval_clients_every:
+    return []
   return client_evaluation.columns(
-    is_personalized=prepared.personalization is not None,
+    prepared.loaded.model,
+    prepared.personalization,
     has_held_out=prepared.settings.held_out_clients > 0,
   )
 

@@ -112,8 +112,8 @@ def describe(
         "name": run.name,
         "label": labels_of[place],
         "row": [row[name] for name in used],
-        "best": _finite(max(run.accuracy, default=math.nan)),
-        "curve": _thin(list(zip(run.rounds, run.megabytes, run.accuracy))),
+        "best": _finite(max(run.values, default=math.nan)),
+        "curve": _thin(list(zip(run.rounds, run.megabytes, run.values))),
         "loss": _thin(
           [
             (record["round"], _finite(_training_loss(record)))

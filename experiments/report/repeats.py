@@ -20,9 +20,9 @@ class Repeats(NamedTuple):
   Attributes:
     runs: They.
     mean: The first, with the name of all; its rounds are those that all have measured,
-      its accuracy and megabytes the means over the runs.
-    deviation: Of the accuracy after each of these rounds, the sample standard deviation
-      in percent; None for a single run.
+      its values and megabytes the means over the runs.
+    deviation: Of the values after each of these rounds, the sample standard deviation;
+      None for a single run.
   """
 
   runs: tuple[Run, ...]
@@ -87,15 +87,13 @@ def _mean(runs: Sequence[Run], name: str) -> Repeats:
     return Repeats((runs[0],), runs[0], None)
   rounds = sorted(set.intersection(*(set(run.rounds) for run in runs)))
   places = [[run.rounds.index(t) for t in rounds] for run in runs]
-  accuracy = list(
-    zip(*([run.accuracy[k] for k in held] for run, held in zip(runs, places)))
-  )
+  values = list(zip(*([run.values[k] for k in held] for run, held in zip(runs, places))))
   megabytes = zip(*([run.megabytes[k] for k in held] for run, held in zip(runs, places)))
   mean = dataclasses.replace(
     runs[0],
     name=name,
     rounds=rounds,
-    accuracy=[statistics.mean(each) for each in accuracy],
+    values=[statistics.mean(each) for each in values],
     megabytes=[statistics.mean(each) for each in megabytes],
   )
-  return Repeats(tuple(runs), mean, [statistics.stdev(each) for each in accuracy])
+  return Repeats(tuple(runs), mean, [statistics.stdev(each) for each in values])

@@ -40,8 +40,9 @@ class Run:
     target: The test accuracy to reach, 0..1; None for none.
     privacy: The sentence on differential privacy; "" for none.
     peak_memory: Bytes; None if the run has not ended.
-    rounds: The rounds whose test accuracy was measured.
-    accuracy: In percent, one for each of them.
+    metric: The column of metrics.csv that is read as values.
+    rounds: The rounds with a finite value.
+    values: One for each of them, an accuracy in percent.
     megabytes: Down and up, all clients, from the start to each of them.
   """
 
@@ -58,9 +59,14 @@ class Run:
   target: Optional[float]
   privacy: str
   peak_memory: Optional[int]
+  metric: str
   rounds: list[int]
-  accuracy: list[float]
+  values: list[float]
   megabytes: list[float]
+
+  def of_metric(self, metric: str) -> Run:
+    """The same run with the values of another column."""
+    return dataclasses.replace(self, metric=metric, **_measured(self.records, metric))
 
   def summarize(self, target: Optional[float] = None) -> dict[str, Any]:
     """The rounds in a few numbers.
@@ -74,6 +80,11 @@ class Run:
     """
     target = self.target if target is None else target
     return records.summarize(self.records, metric="test_accuracy", target=target)
+
+
+def is_accuracy(metric: str) -> bool:
+  """Whether it is a share, which is shown in percent, such as client_accuracy_p50."""
+  return "accuracy" in metric
 
 
 def read_runs(paths: Iterable[str]) -> list[Run]:
@@ -156,7 +167,9 @@ def read_run(folder: str) -> Run:
   """
   manifest = read_manifest(folder, "give folders that train.py has written")
   try:
-    inner = {key: dict(manifest.get(key, {})) for key in ("flags", "hparams", "data")}
+    inner: dict[str, Any] = {
+      key: dict(manifest.get(key, {})) for key in ("flags", "hparams", "data")
+    }
     inner["flags"]["algorithm"]  # Must be there, as what `summarize` takes must.
     # Older folders have the count by itself.
     model = manifest.get("model", {"num_weights": manifest.get("num_weights")})
@@ -169,13 +182,6 @@ def read_run(folder: str) -> Run:
     if not has_ended:  # It is of fewer rounds, before the run was gone on with.
       summary = {}
     memory = summary.get("peak_memory_bytes")
-    sent = itertools.accumulate(r["bytes_down"] + r["bytes_up"] for r in rounds)
-    measured = [
-      (r["round"], 100 * r["test_accuracy"], total / 1e6)
-      for r, total in zip(rounds, sent)
-      if math.isfinite(r.get("test_accuracy", math.nan))
-    ]
-    columns = list(zip(*measured)) or [(), (), ()]
     run = Run(
       folder=folder,
       name=os.path.basename(os.path.abspath(folder)),
@@ -188,9 +194,8 @@ def read_run(folder: str) -> Run:
       target=None if target is None else float(target),
       privacy=privacy_line(summary["privacy"]) if "privacy" in summary else "",
       peak_memory=None if memory is None else int(memory),
-      rounds=list(columns[0]),
-      accuracy=list(columns[1]),
-      megabytes=list(columns[2]),
+      metric="test_accuracy",
+      **_measured(rounds, "test_accuracy"),
     )
     run.summarize()
   except (OSError, ValueError, KeyError, TypeError, OverflowError, csv.Error) as error:
@@ -200,6 +205,19 @@ def read_run(folder: str) -> Run:
       "that train.py has written."
     ) from error
   return run
+
+
+def _measured(rounds: Sequence[Mapping[str, Any]], metric: str) -> dict[str, Any]:
+  """The fields of a `Run` that depend on the column."""
+  scale = 100 if is_accuracy(metric) else 1
+  sent = itertools.accumulate(r["bytes_down"] + r["bytes_up"] for r in rounds)
+  measured = [
+    (r["round"], scale * r[metric], total / 1e6)
+    for r, total in zip(rounds, sent)
+    if math.isfinite(r.get(metric, math.nan))
+  ]
+  columns = list(zip(*measured)) or [(), (), ()]
+  return dict(zip(("rounds", "values", "megabytes"), map(list, columns)))
 
 
 def _read_json(folder: str, name: str) -> dict[str, Any]:

@@ -45,6 +45,39 @@ def test_run_without_an_accuracy_is_left_out_and_said(write_run, fork_program, t
   assert "personal holds a run whose test accuracy was never measured" in done.err
 
 
+def test_runs_are_compared_by_the_columns_that_are_named(
+  write_run, read_table, fork_program, tmp_path
+):
+  """Each by the first that it has a number in."""
+  head = "round,seconds,num_dropped,bytes_down,bytes_up,test_off,client_accuracy_p50,"
+  head += "client_personalized_accuracy_p50"
+  rounds = {"fedavg": ["1,1,0,5,5,3,0.5,0.75", "2,1,0,5,5,2,0.25,1"]}
+  rounds["pfedgp"] = ["1,1,0,5,5,,0.625,", "2,1,0,5,5,,0.5,"]
+  for name, lines in rounds.items():
+    write_run(tmp_path / "runs" / name, name, head=head, rounds=lines)
+  flags = [f"--runs={tmp_path / 'runs'}", f"--out={tmp_path / 'a.png'}"]
+  personal = "--metric=client_personalized_accuracy_p50,client_accuracy_p50"
+  done = fork_program("compare.py", *flags, personal, "--last=2", cwd=tmp_path)
+  assert (done.status, done.err) == (0, "")
+  ours, theirs = read_table(done.out)
+  assert ours[1:3] == ["100.00 % (round 2)", "100.00 %"]
+  assert ours[5:] == ["87.50 %", "client_personalized_accuracy_p50"]
+  assert theirs[1:3] == ["62.50 % (round 1)", "50.00 %"]
+  assert theirs[5:] == ["56.25 %", "client_accuracy_p50"]
+
+  done = fork_program("compare.py", *flags, "--metric=-test_off", cwd=tmp_path)
+  assert done.status == 0 and "pfedgp holds a run whose test_off was never" in done.err
+  [row] = read_table(done.out)
+  assert row[1:3] == ["2 (round 2)", "2"]  # The least is the best, and no share.
+
+  for wrong, said in (
+    (["--metric=test_loss,test_accuracy"], "several that are all accuracies"),
+    (["--metric="], "give one column of metrics.csv"),
+    (["--metric=-test_off", "--target_accuracy=0.5"], "accuracy, not test_off"),
+  ):
+    assert_refused(fork_program("compare.py", *flags, *wrong, cwd=tmp_path), said)
+
+
 @pytest.mark.parametrize(
   "wrong, said",
   [

@@ -6,7 +6,7 @@ import math
 import pathlib
 
 import pytest
-from programs import Done
+from programs import ROOT, Done
 from training import (
   assert_refused,
   at_round,
@@ -92,9 +92,9 @@ def test_manifest_and_summary_have_it_too(unbroken):
   rows = metrics(run_dir)
   for name in ("dropped_out", "late"):
     assert summary[f"clients_{name}"] == sum(int(row[f"num_{name}"]) for row in rows)
-  last = summary["final_client_accuracies"]
+  last = summary["final_client_metrics"]
   assert {name: float(rows[-1][name]) for name in last} == last
-  assert len(last) == 16
+  assert len(last) == 32
 
 
 @pytest.mark.thorough
@@ -130,16 +130,26 @@ def test_run_that_has_reached_its_target_has_ended_and_can_go_on(
   assert read_json(run_dir / "summary.json")["ended_by"] == "rounds"
 
 
-def test_a_model_that_measures_no_accuracy_is_trained(run_forked, tmp_path):
-  """Which has no best round: that is one by accuracy."""
+def test_a_model_that_measures_no_accuracy_is_trained(run_forked, fork_program, tmp_path):
+  """Which has no best round: that is one by accuracy. Clients are compared by loss."""
   run_dir, where = place(tmp_path)
-  done = run_forked("--task=own_tasks:no_accuracy", *where, cwd=tmp_path)
+  flags = ["--task=own_tasks:no_accuracy", "--eval_clients_every=1", *where]
+  done = run_forked(*flags, cwd=tmp_path)
   assert (done.status, done.err) == (0, "")
   rows = metrics(run_dir)
   assert len(rows) == 2
   for row in rows:
     assert math.isfinite(float(row["test_loss"]))
     assert row["test_accuracy"] == ""
+  middle, worst = (float(row[f"client_loss_{part}"]) for part in ("p50", "worst"))
+  assert middle <= worst
+  assert f"clients' loss: median {middle:.4f}, 90th percentile " in done.out
+
+  paths = [str(ROOT / "tests")]
+  done = fork_program("evaluate.py", f"--run={run_dir}", cwd=tmp_path, paths=paths)
+  assert (done.status, done.err) == (0, "")
+  assert f": loss on their own examples {middle:.4f} (median), " in done.out
+  assert f", {worst:.4f} (worst)" in done.out
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,15 @@ def test_closer_look_goes_down_to_where_a_line_ends():
   assert _limits(high, collapsed)[1] == (75 - 0.75, 90 + 0.75)
 
 
+def test_of_what_is_no_accuracy_the_whole_second_half_is_shown():
+  axes = Figure().subplots()
+  loss = [1, 5, 9], [4.0, 0.5, 0.25]
+  curves.look_closer(axes, [loss], is_accuracy=False)
+  assert axes.get_ylim() == pytest.approx((0.25 - 0.0125, 0.5 + 0.0125))
+  curves.look_closer(axes, [([1], [0.5])], is_accuracy=False)  # Leaves it as it is.
+  assert axes.get_ylim() == pytest.approx((0.25 - 0.0125, 0.5 + 0.0125))
+
+
 def test_a_flat_line_and_none_have_a_frame():
   assert _limits(([1, 2], [50, 50]))[1] == (48.95, 50.05)
   assert _limits(([3], [50.0]))[1] == (48.95, 50.05)

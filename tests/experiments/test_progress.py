@@ -126,6 +126,11 @@ def test_each_number_has_its_name():
     "finite, 2 clients dropped out"
   )
 
+  regression = dict(seconds=1.0, held_out_loss_p50=0.25, held_out_loss_p90=1.5)
+  assert progress.describe(regression) == (
+    "held-out clients' loss: median 0.2500, 90th percentile 1.5000, 1.00 s/round"
+  )
+
   # What is dropped for its norm is among what is dropped.
   long = {"seconds": 1.0, "num_dropped": 3, "num_too_long": 2}
   assert progress.describe(long) == (

@@ -276,13 +276,22 @@ def test_impossible_steps_are_refused(options, said):
 def test_spread_is_the_percentiles_and_the_worst():
   """Of 0, 0.1, ..., 1 the percentiles are themselves; NaN does not count."""
   values = np.array([*np.arange(11) / 10, np.nan])
-  found = client_evaluation.spread(np.random.default_rng(0).permutation(values))
-  assert found == pytest.approx(dict(p10=0.1, p50=0.5, p90=0.9, worst=0.0))
-  assert all(type(value) is float for value in found.values())
-  assert client_evaluation.spread(np.array([0.25])) == dict(
-    p10=0.25, p50=0.25, p90=0.25, worst=0.25
-  )
-  assert all(np.isnan(v) for v in client_evaluation.spread(np.array([np.nan])).values())
+  values = np.random.default_rng(0).permutation(values)
+  percentiles = dict(p10=0.1, p50=0.5, p90=0.9)
+  worst = dict(accuracy=0.0, loss=1.0, personalized_accuracy=0.0, personalized_loss=1.0)
+  for name, value in worst.items():
+    found = client_evaluation.spread(name, values)
+    assert found == pytest.approx(dict(percentiles, worst=value))
+    assert all(type(value) is float for value in found.values())
+  # Which is worse of a user's metric is not known.
+  assert client_evaluation.spread("off", values) == pytest.approx(percentiles)
+  found = client_evaluation.spread("loss", np.array([0.25]))
+  assert found == dict(p10=0.25, p50=0.25, p90=0.25, worst=0.25)
+  # As where a model gives what a client has not seen no chance.
+  found = client_evaluation.spread("loss", np.array([0.5, 1.0, 1.0, np.inf, np.inf]))
+  assert found == pytest.approx(dict(p10=0.7, p50=1.0, p90=np.inf, worst=np.inf))
+  of_nobody = client_evaluation.spread("loss", np.array([np.nan]))
+  assert len(of_nobody) == 4 and all(np.isnan(v) for v in of_nobody.values())
 
 
 # --- Models of the clients' own -----------------------------------------------------

@@ -370,12 +370,11 @@ def test_records_have_the_spread_over_both_groups(process_of, federation):
       continue
     assert found.pop("client_evaluation_seconds") >= 0
     assert found == {
-      f"{group}_accuracy_{part}": value
+      f"{group}_{name}_{part}": value
       for group, places in groups.items()
-      for part, value in client_evaluation.spread(np.array(places) / 10).items()
+      for name in ("loss", "accuracy")
+      for part, value in client_evaluation.spread(name, np.array(places) / 10).items()
     }
-    columns = client_evaluation.columns(is_personalized=False, has_held_out=True)
-    assert [*found, "client_evaluation_seconds"] == columns
 
 
 def test_real_evaluation_of_clients_is_in_the_records(process_of, federation):
@@ -388,11 +387,13 @@ def test_real_evaluation_of_clients_is_in_the_records(process_of, federation):
   weights = process_of("fedavg").get_model_weights(result.state).trainable
   values = evaluate(weights, federation.clients, federation.clients.ids)
   last = _client_values(result.records[-1])
-  columns = client_evaluation.columns(is_personalized=True, has_held_out=False)
-  assert list(last) == columns
-  for name in ("accuracy", "personalized_accuracy"):
+  columns = client_evaluation.columns(federation.model, steps, has_held_out=False)
+  assert list(last) == columns and len(columns) == 17
+  worst = dict(loss=np.max, accuracy=np.min)
+  for name in (*worst, *(f"personalized_{name}" for name in worst)):
     assert last[f"client_{name}_p50"] == np.median(values[name])
-    assert last[f"client_{name}_worst"] == values[name].min()
+    of_all = worst[name.removeprefix("personalized_")](values[name])
+    assert last[f"client_{name}_worst"] == of_all
 
 
 def test_stopping_leaves_no_evaluation_of_clients_that_an_unbroken_run_lacks(

@@ -36,6 +36,8 @@ from tff_algos.templates.stateful_process import PersonalModel
 ClientValues = OrderedDict[str, NDArray[Any]]
 EvaluateClients = Callable[[Weights, ClientDirectory, Sequence[str]], ClientValues]
 
+_PERSONALIZED = "personalized_"
+
 
 @dataclasses.dataclass(frozen=True)
 class Personalization:
@@ -130,7 +132,7 @@ def build_client_evaluation(
     found = _totals(model, weights, others)
     for name, value in _totals(model, own, others).items():
       if name != "num_examples":
-        found[f"personalized_{name}"] = value
+        found[_PERSONALIZED + name] = value
     return found
 
   totals.get_concrete_function()  # Traced before several threads ask for it.
@@ -162,19 +164,18 @@ def build_client_evaluation(
   return evaluate
 
 
-_SPREAD = ("p10", "p50", "p90", "worst")
-
-
-def columns(*, is_personalized: bool, has_held_out: bool) -> list[str]:
-  """What rounds' records have of clients' accuracies."""
-  names = ["accuracy", *(["personalized_accuracy"] if is_personalized else [])]
+def columns(
+  model: Model, personalization: Optional[Personalization], *, has_held_out: bool
+) -> list[str]:
+  """The names that `record` gives to what is measured of a model on clients, and time."""
+  nothing = OrderedDict((name, np.empty(0)) for name in _names(model, personalization))
   groups = ["client", *(["held_out"] if has_held_out else [])]
-  found = [f"{g}_{name}_{part}" for g in groups for name in names for part in _SPREAD]
+  found = [name for group in groups for name in record(group, nothing)]
   return [*found, "client_evaluation_seconds"]
 
 
 def record(group: str, values: ClientValues) -> dict[str, float]:
-  """The `spread` of accuracies for a round's record.
+  """The `spread` of the loss and of each metric for a round's record.
 
   Args:
     group: What names begin with, "client" or "held_out".
@@ -182,13 +183,13 @@ def record(group: str, values: ClientValues) -> dict[str, float]:
   """
   return {
     f"{group}_{name}_{part}": value
-    for name in ("accuracy", "personalized_accuracy")
-    if name in values
-    for part, value in spread(values[name]).items()
+    for name, of_clients in values.items()
+    if name != "num_examples"
+    for part, value in spread(name, of_clients).items()
   }
 
 
-def accuracies(record: Mapping[str, Any]) -> dict[str, float]:
+def of_clients(record: Mapping[str, Any]) -> dict[str, float]:
   """What `record` has put into a round's record."""
   return {
     name: value
@@ -197,27 +198,37 @@ def accuracies(record: Mapping[str, Any]) -> dict[str, float]:
   }
 
 
-def spread(values: NDArray[Any]) -> dict[str, float]:
-  """How a measure of which more is better differs between clients.
+_WORST = {"loss": np.max, "accuracy": np.min}
+
+
+def spread(name: str, values: NDArray[Any]) -> dict[str, float]:
+  """How a measure differs between clients.
 
   Args:
+    name: Of the measure, such as "accuracy" or "personalized_loss".
     values: One for each client; NaN for those that have none.
 
   Returns:
     `p10`, `p50`, `p90`, the percentiles over clients, which all count the same, linear
-    between two; and `worst`, the least. NaN where no client has a value.
+    between two; and `worst`, the greatest loss or the least accuracy: of other metrics
+    it is not known which is worse. NaN where no client has a value.
   """
   known = values[~np.isnan(values)]
   if not len(known):
-    return dict.fromkeys(_SPREAD, float("nan"))
-  low, middle, high = np.percentile(known, (10, 50, 90)).tolist()
-  return dict(p10=low, p50=middle, p90=high, worst=float(known.min()))
+    known = np.full(1, np.nan)
+  with np.errstate(invalid="ignore"):  # Between two infinite losses.
+    between = np.percentile(known, (10, 50, 90))
+  below = np.percentile(known, (10, 50, 90), method="lower")
+  low, middle, high = np.where(np.isnan(between), below, between).tolist()
+  found = dict(p10=low, p50=middle, p90=high)
+  worst = _WORST.get(name.removeprefix(_PERSONALIZED))
+  return found if worst is None else dict(found, worst=float(worst(known)))
 
 
 def _names(model: Model, personalization: Optional[Personalization]) -> list[str]:
   names = ["loss", *model.metrics]
   if personalization is not None:
-    names += [f"personalized_{name}" for name in names]
+    names += [_PERSONALIZED + name for name in names]
   return [*names, "num_examples"]
 
 

@@ -173,8 +173,8 @@ def simulate(
     settings: Rounds, cohort, seed, intervals.
     evaluate: Weights to test metrics; their names get the prefix `test_`.
     evaluate_clients: What `build_client_evaluation` gives. Records have the spread of
-      the metric `accuracy`, if the model has it, over the clients that train
-      (`client_accuracy_p10` and so on) and those that never do (`held_out_accuracy_p10`).
+      the loss and of each metric over the clients that train (`client_accuracy_p10` and
+      so on) and those that never do (`held_out_accuracy_p10`).
     keep_best: The test metric, such as "accuracy", of whose best value the weights are
       kept, in checkpoints too: of the first round that has it. It is the largest, and of
       "loss" and of one with "-" before it, as in "-off" for an error, the least.

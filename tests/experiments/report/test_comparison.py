@@ -37,7 +37,7 @@ def test_mean_of_the_last_rounds_is_of_those_that_were_measured(
   for last, mean in ((1, "50.00 %"), (2, "62.50 %"), (3, "62.50 %"), (4, "50.00 %")):
     assert [row[-1] for row in read_table(comparison.table([run], None, last))] == [mean]
   assert len(read_table(comparison.table([run], 0.8, 2))[0]) == 8
-  assert comparison.last_accuracies(run, 5) == []
+  assert comparison.last_values(run, 5) == []
   more = ["1,2,0.1,1,0,5,5", "2,2,0.3,1,0,5,5"], ["1,2,0.1,1,0,5,5", "2,2,0.5,1,0,5,5"]
   runs = [
     read_run(write_run(tmp_path / f"s{k}", rounds=rounds, flags={"seed": k}))

@@ -41,7 +41,7 @@ def test_their_curve_is_the_mean_after_rounds_that_all_have(write_run, tmp_path)
   ]
   [repeats] = group(runs)
   assert repeats.mean.rounds == [1, 2]
-  assert repeats.mean.accuracy == pytest.approx([30, 70])
+  assert repeats.mean.values == pytest.approx([30, 70])
   assert repeats.mean.megabytes == pytest.approx([2, 3])
   assert repeats.deviation == pytest.approx([200**0.5, 200**0.5])
 

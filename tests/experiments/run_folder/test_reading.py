@@ -22,7 +22,7 @@ def test_reads_rounds_with_an_accuracy_and_sums_the_bytes_of_all(write_run, tmp_
   run = reading.read_run(write_run(tmp_path / "a") + "/")
   assert run.name == "a"
   assert run.rounds == [1, 3, 4]
-  assert run.accuracy == [25, 75, 50]
+  assert run.values == [25, 75, 50]
   assert run.megabytes == [1.5, 6.0, 6.0]
 
 
@@ -104,7 +104,7 @@ def test_numbers_that_are_not_finite_are_kept_but_no_accuracy_of_a_curve(
   run = reading.read_run(write_run(tmp_path / "a", rounds=rows))
   assert math.isnan(run.records[0]["train_loss"])
   assert math.isinf(run.records[1]["train_loss"])
-  assert run.rounds == [2] and run.accuracy == [50]
+  assert run.rounds == [2] and run.values == [50]
 
 
 @pytest.mark.parametrize("given, rounds", [(None, None), (0.5, 3), (0.8, None)])
@@ -118,7 +118,7 @@ def test_summary_has_the_target_that_is_asked_for(write_run, tmp_path, given, ro
 
 def test_run_without_a_round_is_read(write_run, tmp_path):
   run = reading.read_run(write_run(tmp_path / "a", rounds=[]))
-  assert run.records == [] and run.rounds == run.accuracy == run.megabytes == []
+  assert run.records == [] and run.rounds == run.values == run.megabytes == []
 
 
 # --- Several ------------------------------------------------------------------------
