@@ -196,6 +196,9 @@ def _check_outputs(model: Model, data: Dataset) -> None:
     return
   shape = found.shape
   steps = data.train_y.shape[1:]
+  is_one = tuple(shape[1:]) in (steps, (*steps, 1))
+  if is_one and data.num_classes == 2 and model.labels() is None:
+    return  # One logit for both, by a loss of the task's own.
   if shape.rank != len(steps) + 2 or tuple(shape[1:-1]) != steps:
     at_each = f", at each of {steps[0]} steps" if steps else ""
     raise InputError(

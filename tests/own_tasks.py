@@ -70,6 +70,23 @@ own_loss = good._replace(
 no_accuracy = good._replace(
   make_model=lambda keras_model, spec: keras.from_keras(keras_model, spec, metrics={})
 )
+
+
+def _logistic(y, logits):
+  y = tf.cast(y, tf.float32)[:, tf.newaxis]
+  return tf.nn.sigmoid_cross_entropy_with_logits(y, logits)[:, 0]
+
+
+one_output = few_outputs._replace(
+  make_model=lambda keras_model, spec: keras.from_keras(
+    keras_model,
+    spec,
+    loss=_logistic,
+    metrics={
+      "accuracy": lambda y, logits: tf.cast((logits[:, 0] > 0) == (y > 0), tf.float32)
+    },
+  )
+)
 own_preprocess = good._replace(
   make_model=lambda keras_model, spec: keras.from_keras(
     keras_model, spec, preprocess=lambda x: 2 * x

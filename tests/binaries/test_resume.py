@@ -47,7 +47,8 @@ def unbroken(run_forked, tmp_path_factory) -> Unbroken:
 
 def test_where_there_is_no_run_yet_one_begins_and_says_so(unbroken):
   assert unbroken.done.status == 0
-  assert f"{unbroken.run_dir} holds no run: one begins there." in unbroken.done.out
+  said = f"Warning: {unbroken.run_dir} holds no run: one begins there.\n"
+  assert unbroken.done.err == said
 
 
 def _assert_same_rounds(run_dir: pathlib.Path, unbroken: Unbroken) -> None:

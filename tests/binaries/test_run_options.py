@@ -152,6 +152,15 @@ def test_a_model_that_measures_no_accuracy_is_trained(run_forked, fork_program, 
   assert f", {worst:.4f} (worst)" in done.out
 
 
+def test_two_classes_may_have_one_output_by_a_loss_of_their_own(run_forked, tmp_path):
+  """Logistic regression, of classes that a line divides."""
+  run_dir, where = place(tmp_path)
+  flags = ["--task=own_tasks:one_output", "--learning_rate=1", "--rounds=20", *where]
+  done = run_forked(*flags, cwd=tmp_path)
+  assert (done.status, done.err) == (0, "")
+  assert float(metrics(run_dir)[-1]["test_accuracy"]) > 0.9
+
+
 @pytest.mark.parametrize(
   "changed, said",
   [
