@@ -26,7 +26,8 @@ class Task(NamedTuple):
     name: What `--task` takes.
     description: A few words for lists.
     load_data: `(data_dir, cache_dir) -> Dataset`; `data_dir` may be None.
-    build_keras_model: `(example shape, num_classes) -> tf.keras.Model` giving logits.
+    build_keras_model: `(example shape, num_classes) -> tf.keras.Model` giving logits, one
+      for each class; of two classes it may be one, by a loss of `make_model`.
     partition: The default split, as `partitions.parse` takes it.
     num_clients: N, the default number of clients; None: as many as the data have groups.
     clients_per_round: The default size of the cohort.
