@@ -6,6 +6,7 @@ The code of a page runs behind this, in a folder of its own.
 from __future__ import annotations
 
 import asyncio  # noqa: F401 - of the pages
+import datetime  # noqa: F401 - of the pages
 import os
 
 import numpy as np

@@ -74,6 +74,7 @@ def test_numbers_that_are_none(process, value):
 def test_models_and_steps_that_are_none(process, value):
   _assert_refused(tff_algos.keras_weights, "Keras model", keras_model=value)
   build, model = tff_algos.build_client_evaluation, process.model
+  _assert_refused(tff_algos.build_evaluation_process, "model", model=value)
   if value is not None:
     _assert_refused(build, "personalization", model=model, personalization=value)
   if value != 3:

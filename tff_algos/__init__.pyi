@@ -96,6 +96,9 @@ from .simulation.client_evaluation import (
 )
 from .simulation.client_source import ClientSource as ClientSource
 from .simulation.evaluation import build_evaluation as build_evaluation
+from .simulation.evaluation_process import (
+  build_evaluation_process as build_evaluation_process,
+)
 from .simulation.loop import Settings as Settings
 from .simulation.loop import simulate as simulate
 from .simulation.program import train_with_client_states as train_with_client_states

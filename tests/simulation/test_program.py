@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import datetime
 import json
 import pathlib
 import re
@@ -160,6 +161,35 @@ def test_the_model_is_released_every_ten_rounds_and_in_the_end(
   released = {f"training_checkpoint_round_{k}" for k in (10, 11)}
   assert set(managers.models.values()) == released
   assert set(managers.metrics.values()) == set(range(1, 12))
+
+
+def test_tffs_evaluation_manager_evaluates_a_rounds_model(
+  federated, clients, model, fed_avg, tmp_path
+):
+  process = tff_algos.build_evaluation_process(model)
+  released = tff.program.MemoryReleaseManager()
+  manager = tff.learning.programs.EvaluationManager(
+    data_source=tff_algos.ClientSource(clients),
+    aggregated_metrics_manager=released,
+    create_state_manager_fn=lambda name: tff.program.FileProgramStateManager(
+      str(tmp_path / name)
+    ),
+    create_process_fn=lambda name: (process, None),
+    cohort_size=len(clients),
+    duration=datetime.timedelta(0),  # One round.
+  )
+  managers = Managers(tmp_path / "states")
+  evaluated = dict(evaluation_manager=manager, evaluation_periodicity=ROUNDS)
+  run_tffs(fed_avg, clients, managers, **evaluated)
+  x, y = (
+    np.concatenate(parts)
+    for parts in zip(*(clients.examples(name, _SPEC) for name in clients.ids))
+  )
+  weights = managers.last_state().variables.model
+  expected = tff_algos.build_evaluation(model, x, y)(weights)
+  [(round_num, found)] = released.values().items()
+  assert round_num == ROUNDS
+  assert found["model_metrics"] == pytest.approx(expected, rel=1e-6)
 
 
 class Holds(tff.program.FileProgramStateManager):

@@ -69,7 +69,11 @@ def batch_totals(
 ) -> dict[str, tf.Tensor]:
   """Loss and metrics of a stored batch: name to (total, count), float64 (2,)."""
   no_seed = tf.constant([0, 0])
-  predictions = model.predict(weights, model.preprocess(x), False, no_seed)
+  return totals_of(model, y, model.predict(weights, model.preprocess(x), False, no_seed))
+
+
+def totals_of(model: Model, y: tf.Tensor, predictions: Any) -> dict[str, tf.Tensor]:
+  """`batch_totals` of what the model has predicted."""
   found = model.example_losses(y, predictions)
   values = {"loss": losses.one_each("the loss", found, y, predictions)}
   for name, metric in model.metrics.items():

@@ -123,7 +123,7 @@ class FromDatasets:
     """
     if element_spec is None:
       element_spec = (spec.x, spec.y)
-    is_batched = _is_batched(spec, element_spec)
+    batched = is_batched(spec, element_spec)
     element_type = tff.types.tensorflow_to_type(element_spec)
     self.input_type = tff.SequenceType(element_type)
 
@@ -131,9 +131,8 @@ class FromDatasets:
     def read(
       dataset: tf.data.Dataset,
     ) -> tuple[client_data.Examples, tf.Tensor, tf.Tensor]:
-      examples = _all_of(dataset, is_batched)
-      if labels is not None:
-        examples = _with_labels_of(examples, labels)
+      examples = _all_of(dataset, batched)
+      examples = with_labels_of(examples, labels)
       has_examples = tf.shape(examples.y)[0] > 0
       key = content_key(examples)
       missing = tf.cast(tf.logical_not(has_examples), tf.int32)
@@ -153,8 +152,8 @@ class FromDatasets:
     return Read(examples, tff.federated_map(self._fold, (key, told)), has_examples)
 
 
-def _is_batched(spec: ExampleSpec, element_spec: Any) -> bool:
-  """Whether elements are batches of examples rather than examples.
+def is_batched(spec: ExampleSpec, element_spec: Any) -> bool:
+  """Whether elements of data sets are batches of examples rather than examples.
 
   Raises:
     InputError: They are neither.
@@ -196,11 +195,19 @@ def _all_of(dataset: tf.data.Dataset, is_batched: bool) -> client_data.Examples:
   return client_data.Examples(x, y)
 
 
-def _with_labels_of(examples: client_data.Examples, taken: range) -> client_data.Examples:
+def with_labels_of(
+  examples: client_data.Examples, taken: Optional[range]
+) -> client_data.Examples:
   """The examples, of which none has another label when this is run.
 
   A loss may take such without a word: pFedGP's does, and TensorFlow's own on GPUs.
+
+  Args:
+    examples: The examples.
+    taken: What `Model.labels()` gives; None: they are not looked at.
   """
+  if taken is None:
+    return examples
   y = tf.cast(examples.y, tf.int64)  # A bound may be beyond 8 bits.
   is_other = (y < taken.start) | (y >= taken.stop)
   what = (
