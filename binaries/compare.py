@@ -54,7 +54,7 @@ def main() -> None:
   asked = run_flags.read_flags(b"\x89PNG")
   if not asked.out.endswith(".png"):
     raise InputError(f"{asked.out} is to be a picture: let it end in .png.")
-  measure = comparison.measure(_METRIC.value)
+  measure = comparison.parse_measure(_METRIC.value)
   if asked.target is not None and not measure.is_accuracy:
     raise InputError(f"target_accuracy is about accuracy, not {measure.words}.")
   every = [measure.of(run) for run in asked.runs]

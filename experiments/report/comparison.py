@@ -49,7 +49,7 @@ class Measure(NamedTuple):
     return next((each for each in found if each.rounds), found[0])
 
 
-def measure(metrics: Sequence[str]) -> Measure:
+def parse_measure(metrics: Sequence[str]) -> Measure:
   """Reads what `--metric` names.
 
   Args:
@@ -71,7 +71,7 @@ def measure(metrics: Sequence[str]) -> Measure:
   return Measure(tuple(m.removeprefix("-") for m in metrics), *kinds.pop())
 
 
-BY_ACCURACY = measure(["test_accuracy"])
+BY_ACCURACY = parse_measure(["test_accuracy"])
 
 
 def table(

@@ -38,9 +38,9 @@ class Repeats(NamedTuple):
 def group(runs: Sequence[Run]) -> list[Repeats]:
   """Groups runs, in the order of the first of each group.
 
-  Runs of a group have the same settings, hyper-parameters, data, model and own code;
-  those that do not say their seed, or have one of another of the group, stand by
-  themselves.
+  Runs of a group have the same settings, hyper-parameters, data, model, own code and
+  metric; those that do not say their seed, or have one of another of the group, stand
+  by themselves.
   """
   found: dict[str, list[Run]] = {}
   for place, run in enumerate(runs):
@@ -71,7 +71,8 @@ def _settings(run: Run) -> str:
   flags = {name: value for name, value in run.flags.items() if name not in free}
   # Who is held out, and so who trains, is drawn by the seed.
   data = {name: value for name, value in run.data.items() if name != "training"}
-  return json.dumps([flags, run.hparams, data, run.model, run.code], sort_keys=True)
+  same = [flags, run.hparams, data, run.model, run.code, run.metric]
+  return json.dumps(same, sort_keys=True)
 
 
 def _name(runs: Sequence[Run]) -> str:
