@@ -83,10 +83,10 @@ def test_all_begin_with_a_title_and_the_same_first_code():
     assert notebook.cells[1].source.count(_REPOSITORY) == 1
 
 
-def test_the_algorithm_is_of_public_names_and_of_sixty_lines():
+def test_the_algorithm_is_of_public_names_and_of_some_forty_lines():
   cells = _codes(_read("your_algorithm"))
   [algorithm] = [cell.source for cell in cells if _CELL_OF_ALGORITHM in cell.source]
-  assert len(algorithm.splitlines()) <= 60
+  assert len(algorithm.splitlines()) <= 45
   used = set()
   for cell in cells[1:]:
     for node in ast.walk(ast.parse(cell.source)):
@@ -102,23 +102,30 @@ def test_the_algorithm_is_of_public_names_and_of_sixty_lines():
 # --- Run again --------------------------------------------------------------------------
 
 
-def _shape(cell: nbformat.NotebookNode) -> list:
-  """What a cell shows, with # for numbers: their last digits are the processor's."""
-  shown = []
+_NUMBER = re.compile(r"[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]\d+)?")
+
+
+def _shown(cell: nbformat.NotebookNode) -> tuple[list, list[float]]:
+  """What a cell shows, with # for numbers, and these."""
+  shown, numbers = [], []
   for output in cell.outputs:
     if output.output_type == "stream":
-      masked = re.sub(r"[-+]?\d[\d.,]*(e[-+]\d+)?", "#", output.text)
+      masked = _NUMBER.sub("#", output.text)
       shown.append((output.name, re.sub(r"\s+", " ", masked)))
+      numbers += [float(n.replace(",", "")) for n in _NUMBER.findall(output.text)]
     else:
       shown.append((output.output_type, *sorted(output.data)))
-  return shown
+  return shown, numbers
 
 
 def _assert_shows_the_same(cells: list, kept: list) -> None:
   assert len(cells) == len(kept)
   for cell, old in zip(cells, kept):
     assert cell.source == old.source
-    assert _shape(cell) == _shape(old)
+    (shown, numbers), (kept_shown, kept_numbers) = _shown(cell), _shown(old)
+    assert shown == kept_shown
+    # A processor's rounding is of 3 % at most: without oneDNN, on the same one.
+    assert numbers == pytest.approx(kept_numbers, rel=0.05, abs=0.5)
 
 
 @pytest.mark.notebooks

@@ -113,8 +113,8 @@ def on_device_next(process: StatefulProcess, rounds_done: int = 0) -> tff.Comput
   """A round for clients that keep their own state, as deployments have it.
 
   `(<S@SERVER, {<state=C, data=D>}@CLIENTS> -> <S@SERVER, M@SERVER>)`, which compiles to
-  TFF's MapReduceForm and DistributeAggregateForm, but to the first not where clients
-  estimate something together before they train (FedAgg's `estimates=fixed_point`).
+  TFF's MapReduceForm and DistributeAggregateForm, but to neither where clients estimate
+  something together before they train (FedAgg's `estimates=fixed_point`).
 
   Args:
     process: The process.
