@@ -34,7 +34,7 @@ from tff_algos.models.functional import Weights
 from tff_algos.simulation import evaluation
 from tff_algos.simulation.loop import RoundStart
 
-ROUNDS, SEED, FALL = 100, 0, 0.05
+ROUNDS, SEED, FALL = 83, 0, 0.05
 
 
 def main() -> None:
