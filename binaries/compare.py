@@ -32,13 +32,13 @@ from tff_algos.errors import InputError, InputWarning
 _SMOOTH = flags.DEFINE_integer(
   "smooth",
   1,
-  "Draw the running mean of so many measured rounds before accuracy itself.",
+  "Draw the running mean of so many measured rounds before the values themselves.",
   1,
 )
 _LAST = flags.DEFINE_integer(
   "last",
   None,
-  "Add a column to the table: mean accuracy of the last so many rounds; None for none.",
+  "Add a column to the table: the mean of the last so many rounds; None for none.",
   1,
 )
 _METRIC = flags.DEFINE_list(
@@ -55,13 +55,13 @@ def main() -> None:
   if not asked.out.endswith(".png"):
     raise InputError(f"{asked.out} is to be a picture: let it end in .png.")
   measure = comparison.parse_measure(_METRIC.value)
-  if asked.target is not None and not measure.is_accuracy:
+  if asked.target is not None and not measure.of_accuracy:
     raise InputError(f"target_accuracy is about accuracy, not {measure.words}.")
   every = [measure.of(run) for run in asked.runs]
   runs = [run for run in every if run.rounds]
   for run in every:
     if not run.rounds:
-      measured = any(run.metric in record for record in run.records)
+      measured = any(name in r for name in measure.columns for r in run.records)
       never = "never a finite number" if measured else "never measured"
       said = f"{run.folder} holds a run whose {measure.words} was {never}"
       if not runs:

@@ -15,13 +15,16 @@ if __name__ == "__main__":  # Before what a broken environment fails to import.
 
   preflight.check_and_quiet(sys.argv)
 
+import warnings
 from collections.abc import Sequence
 from typing import Optional
 
 from absl import flags
 
 from experiments import command_line, run_options, training_flags
+from experiments.run_folder.folder import RunFolder
 from tff_algos.algorithms import registry as algorithms_registry
+from tff_algos.errors import InputWarning
 
 _LIST = flags.DEFINE_boolean("list", False, "List the algorithms and tasks, and end.")
 _RESUME = flags.DEFINE_boolean(
@@ -62,9 +65,12 @@ def main() -> Optional[int]:
     return None
   from experiments import runner
 
-  summary = runner.run(
-    training_flags.config(), resume=_RESUME.value, quiet=flags.FLAGS.quiet
-  )
+  config, quiet = training_flags.config(), flags.FLAGS.quiet
+  if _RESUME.value and quiet and RunFolder(config.run_dir).read() is None:
+    # Else the header says so. The folder's name may be mistyped.
+    said = f"{config.run_dir} holds no run: one begins there."
+    warnings.warn(said, InputWarning, stacklevel=1)
+  summary = runner.run(config, resume=_RESUME.value, quiet=quiet)
   return command_line.STOPPED_EARLY if summary["stopped_early"] else None
 
 

@@ -80,7 +80,9 @@ def run(request: Request) -> None:
   for group, chosen in (("clients", ~held_out), ("held-out clients", held_out)):
     if chosen.any():
       name = "accuracy" if "accuracy" in values else "loss"
-      spread = client_evaluation.spread(name, values[name][chosen])
+      spread = client_evaluation.spread(
+        name, values[name][chosen], values["num_examples"][chosen]
+      )
       range_of = f"{name} on {whose} examples {_range(name, spread)}"
       print(f"{chosen.sum():,} {group}: {range_of}")
   print(f"each client in {out}")

@@ -153,8 +153,8 @@ def define() -> None:
     "eval_clients_every",
     0,
     "Rounds between evaluations of the global model on each client's own examples; "
-    "metrics.csv has the 10th, 50th and 90th percentile and the worst of their "
-    "accuracies. 0: none.",
+    "metrics.csv has the 10th, 50th and 90th percentile and the worst of their losses "
+    "and accuracies. 0: none.",
     **place,
   )
   flags.DEFINE_integer(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
@@ -17,7 +16,7 @@ from experiments.progress import Progress, stopping_on_signal
 from experiments.run_folder import reading
 from experiments.run_folder.folder import CHECKPOINTS, FREE_SETTINGS, RunFolder
 from tff_algos.diagnostics import heterogeneity
-from tff_algos.errors import InputError, InputWarning
+from tff_algos.errors import InputError
 from tff_algos.runtimes import in_process
 from tff_algos.runtimes import runtime as runtimes
 from tff_algos.runtimes.tls_files import TlsFiles
@@ -109,10 +108,9 @@ def run(
         tls=tls,
       )
     )
-    if resume and is_new:  # The folder's name may be mistyped.
-      said = f"{folder.path} holds no run: one begins there."
-      warnings.warn(said, InputWarning, stacklevel=1)
     if not quiet:
+      if resume and is_new:
+        print(f"{folder.path} holds no run: one begins there.")
       _print_header(prepared, runtime)
 
     def begin() -> None:

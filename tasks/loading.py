@@ -179,6 +179,8 @@ def _count_groups(data: Dataset) -> int:
 def _check_outputs(model: Model, data: Dataset) -> None:
   import tensorflow as tf
 
+  from tff_algos.models import functional
+
   seed = np.zeros(2, np.int32)
   try:
     with tf.device("CPU"):  # A GPU gives zeros for what an embedding lacks, and no error.
@@ -198,7 +200,13 @@ def _check_outputs(model: Model, data: Dataset) -> None:
   steps = data.train_y.shape[1:]
   is_one = tuple(shape[1:]) in (steps, (*steps, 1))
   if is_one and data.num_classes == 2 and model.labels() is None:
-    return  # One logit for both, by a loss of the task's own.
+    # One logit for both, by a loss of the task's own.
+    if functional.accuracy in model.metrics.values():
+      raise InputError(
+        "The task's model gives one number for an example, of which the default metric "
+        "would take class 0 always: give make_model metrics= of your own, or {} for none."
+      )
+    return
   if shape.rank != len(steps) + 2 or tuple(shape[1:-1]) != steps:
     at_each = f", at each of {steps[0]} steps" if steps else ""
     raise InputError(

@@ -294,3 +294,26 @@ def certificates(tmp_path_factory) -> pathlib.Path:
     files = ["-in", f"{name}.csr", "-out", f"{name}.pem"]
     openssl("x509", "-req", "-days", "1", *files, *signing)
   return folder
+
+
+@pytest.fixture
+def named(monkeypatch) -> list[tuple[str, bool]]:
+  """The names that files and folders are given from now on, and whether on the disk."""
+  synced, found, fsync, replace = set(), [], os.fsync, os.replace
+
+  def sync(handle):
+    synced.add(os.readlink(f"/proc/self/fd/{handle}"))
+    fsync(handle)
+
+  def rename(source, target):
+    source = os.fspath(source)
+    files = {source}
+    if os.path.isdir(source):
+      below = os.walk(source)
+      files = {os.path.join(folder, name) for folder, _, names in below for name in names}
+    found.append((os.path.basename(target), files <= synced))
+    replace(source, target)
+
+  monkeypatch.setattr(os, "fsync", sync)
+  monkeypatch.setattr(os, "replace", rename)
+  return found

@@ -331,3 +331,18 @@ def test_every_tunable_value_is_a_number(name):
   values = hyper_parameters.tunable_values(registry.get(name).hparams_class())
   assert values
   assert all(type(value) is float for value in values.values())
+
+
+@pytest.mark.parametrize(
+  "name, given",
+  [
+    ("fedavg", dict(momentum=1.0)),
+    ("scaffold", dict(momentum=1.0)),
+    ("fedavg", dict(learning_rate=0.0)),
+    ("fedadam", dict(tau=0.0)),
+    ("twafl", dict(freq=4, rounds_in_loop=3)),
+  ],
+)
+def test_what_would_make_no_numbers_is_refused(name, given):
+  with pytest.raises(InputError, match=f"^{next(iter(given))} must be "):
+    registry.get(name).hparams_class(**given)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Optional
 import tensorflow as tf
 
 from tff_algos import graphs
+from tff_algos.errors import InputError
 from tff_algos.models import functional
 
 #: The signature that TensorFlow Serving takes where a request names none.
@@ -34,7 +35,8 @@ def predicting(keras_model: tf.keras.Model, batch: Optional[int] = None) -> Expo
   """One signature, `serving_default`.
 
   It takes `inputs`, (B, ...) as they are stored, and gives `logits`, `probabilities`,
-  their softmax, and `class`, int32, the place of the largest.
+  their softmax, and `class`, int32, the place of the largest; of a model with one output
+  its `logits` alone, as only its loss knows what they say.
 
   Args:
     keras_model: The model.
@@ -62,7 +64,15 @@ def training(keras_model: tf.keras.Model) -> Exported:
     takes one step of plain SGD on the mean cross-entropy of its batch, and gives that
     `loss`. Dropout and the like work as in training.
   - `save` and `restore` take a `checkpoint_path` on the device, and give `num_arrays`.
+
+  Raises:
+    InputError: The model has one output, not one for each class.
   """
+  if keras_model.output_shape[-1] == 1:
+    raise InputError(
+      "The model has one output, and training on a device is by the cross-entropy of one "
+      "for each class: export another format."
+    )
   module = _module(keras_model)
   # With their places, as layers within different layers may have the same names.
   names = [f"{k}/{v.name}" for k, v in enumerate(keras_model.weights)]
@@ -132,6 +142,8 @@ def _predict(
   @tf.function(input_signature=[_input_spec(keras_model, batch)])
   def predict(inputs):
     logits = keras_model(inputs, training=False)
+    if logits.shape[-1] == 1:  # What it says is known to the task's loss alone.
+      return {"logits": logits}
     return {
       "logits": logits,
       "probabilities": tf.nn.softmax(logits),

@@ -39,6 +39,11 @@ class Measure(NamedTuple):
   less_is_better: bool
 
   @property
+  def of_accuracy(self) -> bool:
+    """Whether the best is the highest accuracy."""
+    return self.is_accuracy and not self.less_is_better
+
+  @property
   def words(self) -> str:
     """What it is called."""
     return " or ".join(self.columns) if self != BY_ACCURACY else "test accuracy"
@@ -63,7 +68,7 @@ def parse_measure(metrics: Sequence[str]) -> Measure:
     (is_accuracy(metric), metric.startswith("-") or "loss" in metric)
     for metric in metrics
   }
-  if len(kinds) != 1:
+  if len(kinds) != 1 or not all(metric.removeprefix("-") for metric in metrics):
     raise InputError(
       f"metric is {','.join(metrics)!r}: give one column of metrics.csv, such as "
       "test_loss, or several that are all accuracies, all losses or the like."
@@ -89,7 +94,7 @@ def table(
       has `last_values` then.
     measure: What they are compared by.
   """
-  best = "best accuracy" if measure.is_accuracy else "best"
+  best = "best accuracy" if measure.of_accuracy else "best"
   head = ["run", best, "final", "rounds", "megabytes"]
   if target is not None:
     head += [f"rounds to {100 * target:g} %", "megabytes to it"]

@@ -47,8 +47,16 @@ def unbroken(run_forked, tmp_path_factory) -> Unbroken:
 
 def test_where_there_is_no_run_yet_one_begins_and_says_so(unbroken):
   assert unbroken.done.status == 0
-  said = f"Warning: {unbroken.run_dir} holds no run: one begins there.\n"
-  assert unbroken.done.err == said
+  assert f"{unbroken.run_dir} holds no run: one begins there." in unbroken.done.out
+  assert unbroken.done.err == ""
+
+
+def test_without_a_header_it_is_a_warning(run_forked, tmp_path):
+  run_dir, where = place(tmp_path)
+  flags = [*SMALL, *where, "--rounds=1", "--quiet"]
+  done = run_forked(*flags, "--resume", cwd=tmp_path)
+  assert done.err == f"Warning: {run_dir} holds no run: one begins there.\n"
+  assert run_forked(*flags, "--resume", cwd=tmp_path).err == ""
 
 
 def _assert_same_rounds(run_dir: pathlib.Path, unbroken: Unbroken) -> None:

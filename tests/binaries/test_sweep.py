@@ -227,3 +227,52 @@ def test_an_axis_of_one_algorithm_leaves_the_others_as_they_are(fork_program, tm
     f"fedgg_fedgg_mu=0.2_{dirichlet}|3|3|{{'learning_rate': 0.5, 'mu': 0.2}}"
     "|dirichlet:beta=1,min_size=2"
   )
+
+
+def test_patience_is_refused_in_a_sweep(fork_program, tmp_path):
+  out = tmp_path / "out"
+  done = fork_program("sweep.py", f"--out={out}", "--patience=3", cwd=tmp_path)
+  assert done.status == 2 and "different lengths" in done.err
+  assert not out.exists()
+
+
+_FAILS = """
+from experiments import runner
+from tff_algos.errors import WorkerLostError
+
+run = runner.run
+
+def fails(config, **options):
+  if config.seed == 4:
+    raise WorkerLostError("The worker is gone.")
+  return run(config, **options)
+
+runner.run = fails
+"""
+
+
+def test_run_that_fails_is_said_and_the_others_are_done(fork_program, tmp_path):
+  done = fork_program(
+    *("sweep.py", *_SMALL, "--seeds=4,7", f"--out={tmp_path / 'out'}"),
+    f"--cache_dir={tmp_path / 'cache'}",
+    cwd=tmp_path,
+    before=_FAILS,
+  )
+  assert done.status == 1
+  assert "The worker is gone." in done.err
+  assert "Runs that failed, 1: fedavg, seed 4." in done.err
+  assert (tmp_path / "out/runs/fedavg/seed7/summary.json").exists()
+
+
+def test_rounds_to_the_target_and_a_batch_of_all(fork_program, read_table, tmp_path):
+  done = fork_program(
+    *("sweep.py", *_SMALL, "--rounds=1", "--grid=batch_size=inf"),
+    *("--target_accuracy=0.01", f"--out={tmp_path / 'out'}"),
+    f"--cache_dir={tmp_path / 'cache'}",
+    cwd=tmp_path,
+  )
+  assert done.status == 0, done
+  [row] = read_table((tmp_path / "out/table.md").read_text())
+  assert row[1] == "inf"  # As the command line has it.
+  assert float(row[-1]) == 1, row
+  assert (tmp_path / "out/runs/fedavg_batch_size=inf").is_dir()

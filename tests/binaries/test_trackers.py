@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import types
+import warnings
 
 import pytest
 from training import metrics, place, read_json
@@ -246,3 +247,53 @@ def test_a_tracker_that_is_not_there_is_refused(run_forked, tmp_path, tracker, s
   assert (done.status, done.out) == (2, "")
   assert said in done.err and done.err.count("\n") == 1
   assert not run_dir.exists()
+
+
+# --- W&B, and ids, without a run --------------------------------------------------------
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+  """What W&B is asked: how runs begin, and how they end."""
+  begun, ended = [], []
+  run = types.SimpleNamespace(id="w1", finish=lambda exit_code: ended.append(exit_code))
+  init = types.SimpleNamespace(init=lambda **given: begun.append(given) or run)
+  monkeypatch.setitem(sys.modules, "wandb", init)
+  return begun, ended
+
+
+def test_wandb_goes_on_with_the_known_run(wandb):
+  """`resume="allow"`: with another word W&B overwrites that run, or fails."""
+  for known in (None, "w1"):
+    trackers._Wandb().start("run", {"flags": {}, "hparams": {}}, known)
+  begun = [(given["id"], given["resume"]) for given in wandb[0]]
+  assert begun == [(None, "allow"), ("w1", "allow")]
+
+
+def test_wandb_is_told_that_a_run_has_failed(wandb):
+  tracker = trackers._Wandb()
+  tracker.start("run", {"flags": {}, "hparams": {}}, None)
+  tracker.end(None, [])
+  assert wandb[1] == [1]
+
+
+def test_tracked_run_is_known_before_it_is_told_of_rounds(monkeypatch, tmp_path):
+  """A process that is killed meanwhile goes on with it."""
+  ids = tmp_path / trackers.IDS
+
+  def log_metrics(values, step):
+    assert json.loads(ids.read_text()) == {"mlflow": ["m1", 0]}
+
+  info = types.SimpleNamespace(run_id="m1")
+  mlflow = types.SimpleNamespace(
+    start_run=lambda run_name: types.SimpleNamespace(info=info),
+    log_params=lambda params: None,
+    log_metrics=log_metrics,
+    end_run=lambda status: None,
+  )
+  monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+  manifest = {"flags": {"tracker": ["mlflow"]}, "hparams": {}}
+  with warnings.catch_warnings():
+    warnings.simplefilter("error")  # Of a tracker that fails there is one.
+    with trackers.track(RunFolder(str(tmp_path)), manifest) as tracked:
+      tracked.start([{"round": 1}])

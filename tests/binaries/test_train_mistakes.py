@@ -167,6 +167,10 @@ _MISTAKES = {
   ),
   "negative labels": (["--task=own_tasks:negative_labels"], ["label -1"]),
   "fewer outputs than classes": (["--task=own_tasks:few_outputs"], ["2 classes"]),
+  "one output, and accuracy of classes": (
+    ["--task=own_tasks:one_output_by_classes"],
+    ["one number for an example", "metrics="],
+  ),
   "model of other inputs": (["--task=own_tasks:wrong_shape"], ["5"]),
   "predictions of another rank": (["--task=own_tasks:not_flat"], ["shape"]),
   "model that is not built": (["--task=own_tasks:not_built"], ["not built"]),

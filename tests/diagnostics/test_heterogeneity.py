@@ -167,3 +167,22 @@ def test_import_and_drawing_load_no_framework_and_no_global_plot(tmp_path):
   command = [sys.executable, "-c", program, str(tmp_path / "a.png")]
   subprocess.run(command, check=True)
   assert (tmp_path / "a.png").stat().st_size > 1000
+
+
+def test_sizes_of_a_summary_by_hand():
+  counts = np.array([[4, 0, 0], [0, 0, 7], [1, 2, 10], [1, 0, 0]])
+  found = heterogeneity.summarize(counts)
+  assert (found.min_size, found.median_size, found.max_size) == (1, 5.5, 13)
+
+
+def test_heat_map_is_sorted_by_the_second_class_too(monkeypatch, tmp_path):
+  drawn = []
+  monkeypatch.setattr(
+    heterogeneity.durable_files, "save_picture", lambda fig, path: drawn.append(fig)
+  )
+  # All have most of class 0; the second is 1 or 2, in turn, and all are as large.
+  counts = np.tile([[6, 3, 0], [6, 0, 3]], (200, 1))
+  heterogeneity.draw_heat_map(counts, tmp_path / "a.png", "")
+  columns = np.reshape(drawn[0].axes[1].collections[0].get_array(), (3, 200))
+  np.testing.assert_allclose(columns[1, :100], 1 / 3)
+  np.testing.assert_allclose(columns[1, 100:], 0)

@@ -399,3 +399,22 @@ def test_the_bound_is_reached(linear):
 
   moved = _assert_sensitivity(sum_of, ((x, y), (-x[0], y[0])), 0.5)
   assert moved == pytest.approx(0.5, rel=1e-5)
+
+
+def test_loss_of_a_batch_is_at_most_1e9():
+  model = functional.Model(
+    initial_weights=(np.zeros((2, 3), np.float32),),
+    weight_names=("w",),
+    example_spec=functional.ExampleSpec(
+      tf.TensorSpec([2], tf.float32), tf.TensorSpec([], tf.int32)
+    ),
+    predict=lambda w, x, training, seed: tf.matmul(x, w[0]),
+    example_losses=lambda y, p: 1e12 + tf.reduce_sum(p, axis=1),
+  )
+  batch = local_training.Batch(
+    tf.range(2), tf.ones([2, 2]), tf.zeros([2], tf.int32), tf.constant([3, 4])
+  )
+  weights = tuple(map(tf.constant, model.initial_weights))
+  hparams = dp_sgd.FedAvgDpSgdHparams()
+  _, loss = dp_sgd_step.private_gradient(model, hparams, weights, batch)
+  assert float(loss) == 1e9

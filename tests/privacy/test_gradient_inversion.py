@@ -230,3 +230,15 @@ def test_upload_without_the_attacked_part_is_refused():
   upload = gradient_inversion.upload_of(Process(), (), ())
   with pytest.raises(ValueError, match="this algorithm's send 'shared': choose another"):
     upload(None, None)
+
+
+def test_search_goes_on_where_the_objective_has_no_gradient():
+  """As of a root at 0, to which a picture is cut."""
+  attack = gradient_inversion.build_inversion(
+    lambda examples, seed: (tf.sqrt(examples.x),),
+    (2, 2, 1),
+    InversionHparams(iterations=20, tv_weight=0.0),
+  )
+  sent = (tf.constant(np.float32([0.0, 0.0, 0.5, 1.0]).reshape(1, 2, 2, 1)),)
+  found = attack(sent, 0, tf.constant([3, 4]))
+  assert np.isfinite(found.picture).all() and np.isfinite(found.objective)

@@ -174,3 +174,9 @@ def test_durations_are_read_from_a_word():
 def test_what_cannot_be_is_refused(make, said):
   with pytest.raises(ValueError, match=said):
     make()
+
+
+@pytest.mark.parametrize("spreads", [dict(sigma=0.0), dict(speed_sigma=0.0)])
+def test_durations_are_of_the_seed(spreads):
+  durations = ClientDurations(10.0, **spreads)
+  assert len({durations.seconds(seed, 0, 3) for seed in range(5)}) == 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections import OrderedDict
 
 import numpy as np
@@ -277,21 +278,37 @@ def test_spread_is_the_percentiles_and_the_worst():
   """Of 0, 0.1, ..., 1 the percentiles are themselves; NaN does not count."""
   values = np.array([*np.arange(11) / 10, np.nan])
   values = np.random.default_rng(0).permutation(values)
+  counts = np.where(np.isnan(values), 0, 5)
   percentiles = dict(p10=0.1, p50=0.5, p90=0.9)
   worst = dict(accuracy=0.0, loss=1.0, personalized_accuracy=0.0, personalized_loss=1.0)
   for name, value in worst.items():
-    found = client_evaluation.spread(name, values)
+    found = client_evaluation.spread(name, values, counts)
     assert found == pytest.approx(dict(percentiles, worst=value))
     assert all(type(value) is float for value in found.values())
   # Which is worse of a user's metric is not known.
-  assert client_evaluation.spread("off", values) == pytest.approx(percentiles)
-  found = client_evaluation.spread("loss", np.array([0.25]))
-  assert found == dict(p10=0.25, p50=0.25, p90=0.25, worst=0.25)
-  # As where a model gives what a client has not seen no chance.
-  found = client_evaluation.spread("loss", np.array([0.5, 1.0, 1.0, np.inf, np.inf]))
-  assert found == pytest.approx(dict(p10=0.7, p50=1.0, p90=np.inf, worst=np.inf))
-  of_nobody = client_evaluation.spread("loss", np.array([np.nan]))
-  assert len(of_nobody) == 4 and all(np.isnan(v) for v in of_nobody.values())
+  assert client_evaluation.spread("off", values, counts) == pytest.approx(percentiles)
+
+
+@pytest.mark.parametrize(
+  "losses, p10, p50, p90",
+  [
+    ([0.25], 0.25, 0.25, 0.25),
+    # As where a model gives what a client has not seen no chance.
+    ([0.5, 1.0, 1.0, np.inf, np.inf], 0.7, 1.0, np.inf),
+    ([1.0, np.inf], np.inf, np.inf, np.inf),
+    ([*np.arange(10.0), np.inf], 1.0, 5.0, 9.0),
+    ([0.5, 1.5, np.nan], 0.7, 1.5, np.inf),  # One has diverged.
+  ],
+)
+def test_spread_of_losses_that_are_not_finite(losses, p10, p50, p90):
+  found = client_evaluation.spread("loss", np.array(losses), np.ones(len(losses)))
+  worst = np.inf if len(losses) > 1 else 0.25
+  assert found == pytest.approx(dict(p10=p10, p50=p50, p90=p90, worst=worst))
+
+
+def test_spread_of_nobody_is_nan():
+  found = client_evaluation.spread("loss", np.array([np.nan]), np.array([0]))
+  assert len(found) == 4 and all(np.isnan(v) for v in found.values())
 
 
 # --- Models of the clients' own -----------------------------------------------------
@@ -401,3 +418,19 @@ def test_no_step_draws_what_the_shuffle_drew():
   client_evaluation._personalize(model, weights, examples, personalization, seed)
   assert len(seen) == 3 and len(shuffles) == 1
   assert len({tuple(key) for key in seen + shuffles}) == 4
+
+
+def test_large_sums_of_several_clients_at_once(data, clients, monkeypatch):
+  """Of which TensorFlow's threads may take one another's buffers."""
+  monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+
+  def predict(weights, x, training, seed):
+    rows = tf.fill([60, 70_000], weights[1][0])
+    total = tf.reduce_mean(tf.add_n([rows[k : k + 30] for k in range(30)]))
+    return _predict(weights, x, training, seed) + total
+
+  evaluate, names = client_evaluation.build_client_evaluation, _NAMES[:4] * 6
+  large = evaluate(dataclasses.replace(_MODEL, predict=predict))
+  expected = evaluate(_MODEL)(_weights(), clients, names)
+  found = large(_weights(), clients, names)
+  np.testing.assert_allclose(found["loss"], expected["loss"], rtol=1e-4)

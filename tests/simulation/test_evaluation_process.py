@@ -24,8 +24,11 @@ def _off(y, logits):
 
 @pytest.fixture(scope="module")
 def model(federation):
-  metrics = OrderedDict(federation.model.metrics, off=_off)
-  return dataclasses.replace(federation.model, metrics=metrics)
+  return dataclasses.replace(
+    federation.model,
+    metrics=OrderedDict(federation.model.metrics, off=_off),
+    preprocess=lambda x: 0.5 * x + 1.0,
+  )
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +116,22 @@ def test_label_that_the_model_has_no_output_for_fails(model, weights, examples):
     process.next(_begin(process, weights), [data])
 
 
+def test_metric_of_another_shape_is_refused(model):
+  wrong = dataclasses.replace(model, metrics={"all": lambda y, logits: logits})
+  with pytest.raises(InputError, match="metric 'all' makes"):
+    tff_algos.build_evaluation_process(wrong)
+
+
 def test_other_elements_are_refused(model):
   with pytest.raises(InputError, match=r"^The elements of the clients' data sets are"):
     tff_algos.build_evaluation_process(model, tf.TensorSpec([4], tf.float32))
+
+
+def test_label_in_a_file_that_the_model_has_no_output_for_fails(model, weights, tmp_path):
+  y = np.int32([0, 1, 2, 3])
+  data = {"one": (np.zeros((4, 4), np.float32), y)}
+  clients = tff_algos.write_clients(str(tmp_path), data, model.example_spec)
+  process = tff_algos.build_evaluation_process(model)
+  inputs = tff_algos.ClientSource(clients).iterator().select()
+  with pytest.raises(tf.errors.InvalidArgumentError, match=r"not among 0\.\.2"):
+    process.next(_begin(process, weights), inputs)

@@ -339,6 +339,10 @@ class _Watched:
     return {"loss": accuracy, "accuracy": accuracy, "num_examples": accuracy}
 
 
+def _spread(name: str, values: np.ndarray) -> dict:
+  return client_evaluation.spread(name, values, np.ones(len(values)))
+
+
 def _client_values(record: dict) -> dict:
   return {
     name: value
@@ -373,7 +377,7 @@ def test_records_have_the_spread_over_both_groups(process_of, federation):
       f"{group}_{name}_{part}": value
       for group, places in groups.items()
       for name in ("loss", "accuracy")
-      for part, value in client_evaluation.spread(name, np.array(places) / 10).items()
+      for part, value in _spread(name, np.array(places) / 10).items()
     }
 
 

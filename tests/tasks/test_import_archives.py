@@ -233,3 +233,9 @@ def test_set_without_published_checksums(builder, folder, monkeypatch):
   monkeypatch.setattr(mnist.MNIST, "url_infos", None)
   [problem] = _import_fails(builder, folder)
   assert "TFDS publishes no checksums for mnist" in problem
+
+
+def test_archives_are_on_the_disk_before_they_have_their_names(builder, folder, named):
+  made = import_archives.import_archives(builder, folder)
+  assert len(made) == 2
+  assert len(named) >= 2 and all(is_on_disk for _, is_on_disk in named)

@@ -10,6 +10,7 @@ import io
 import itertools
 import pathlib
 import re
+import shutil
 import zipfile
 
 import numpy as np
@@ -319,3 +320,18 @@ def test_landmarks_wrong_lines_are_named(line, match, photographs):
   with pytest.raises(InputError, match=match) as caught:
     landmarks.load(photographs, size=16)
   assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("photographs", [""], indirect=True)
+def test_landmarks_of_another_folder_are_decoded_anew(photographs, tmp_path):
+  options = dict(size=16, cache_dir=tmp_path / "cache")
+  landmarks.load(photographs, **options)
+  other = shutil.copytree(photographs, tmp_path / "other")
+  for path in other.rglob("*.jpg"):
+    path.write_bytes(_picture(200, (40, 40, 3), "jpeg"))
+  np.testing.assert_allclose(landmarks.load(other, **options).train_x, 200, atol=2)
+
+
+def test_cached_pictures_are_on_the_disk_before_they_have_their_name(named, tmp_path):
+  picture_files.write_cache(tmp_path / "a.npz", [np.zeros(3)] * 4)
+  assert named == [("a.npz", True)]

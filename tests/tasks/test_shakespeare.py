@@ -197,3 +197,8 @@ def test_real_plays(shared_data_dir):
   assert "To be, or not to be: that is the question:" in everything
   for direction in ("[Enter", "[Exit", "Exeunt"):
     assert direction not in everything
+
+
+def test_what_follows_an_epilogue_is_nobodys():
+  play = _PLAY + "\n\tEPILOGUE\n\n\tNobody says this either.\n"
+  assert list(shakespeare.read_roles(play)) == list(_LINES.values())

@@ -125,7 +125,7 @@ def _assert_shows_the_same(cells: list, kept: list) -> None:
     (shown, numbers), (kept_shown, kept_numbers) = _shown(cell), _shown(old)
     assert shown == kept_shown
     # A processor's rounding is of 3 % at most: without oneDNN, on the same one.
-    assert numbers == pytest.approx(kept_numbers, rel=0.05, abs=0.5)
+    assert numbers == pytest.approx(kept_numbers, rel=0.05, abs=0.02)
 
 
 @pytest.mark.notebooks

@@ -185,7 +185,7 @@ def record(group: str, values: ClientValues) -> dict[str, float]:
     f"{group}_{name}_{part}": value
     for name, of_clients in values.items()
     if name != "num_examples"
-    for part, value in spread(name, of_clients).items()
+    for part, value in spread(name, of_clients, values["num_examples"]).items()
   }
 
 
@@ -201,28 +201,38 @@ def of_clients(record: Mapping[str, Any]) -> dict[str, float]:
 _WORST = {"loss": np.max, "accuracy": np.min}
 
 
-def spread(name: str, values: NDArray[Any]) -> dict[str, float]:
+def spread(
+  name: str, values: NDArray[Any], num_examples: NDArray[np.int64]
+) -> dict[str, float]:
   """How a measure differs between clients.
 
   Args:
     name: Of the measure, such as "accuracy" or "personalized_loss".
-    values: One for each client; NaN for those that have none.
+    values: One for each client; NaN where a metric counts none of its examples. A loss
+      of some examples that is NaN, as of a model that has diverged, counts as infinite.
+    num_examples: Of each client, how many were evaluated; of none it has no value.
 
   Returns:
     `p10`, `p50`, `p90`, the percentiles over clients, which all count the same, linear
     between two; and `worst`, the greatest loss or the least accuracy: of other metrics
     it is not known which is worse. NaN where no client has a value.
   """
-  known = values[~np.isnan(values)]
+  kind = name.removeprefix(_PERSONALIZED)
+  if kind == "loss":
+    values = np.where(np.isnan(values) & (num_examples > 0), np.inf, values)
+  known = np.sort(values[~np.isnan(values)])
   if not len(known):
     known = np.full(1, np.nan)
-  with np.errstate(invalid="ignore"):  # Between two infinite losses.
-    between = np.percentile(known, (10, 50, 90))
-  below = np.percentile(known, (10, 50, 90), method="lower")
-  low, middle, high = np.where(np.isnan(between), below, between).tolist()
-  found = dict(p10=low, p50=middle, p90=high)
-  worst = _WORST.get(name.removeprefix(_PERSONALIZED))
+  found = {f"p{percent}": _percentile(known, percent) for percent in (10, 50, 90)}
+  worst = _WORST.get(kind)
   return found if worst is None else dict(found, worst=float(worst(known)))
+
+
+def _percentile(ordered: NDArray[Any], percent: int) -> float:
+  """NumPy's, which has no number between two that are infinite."""
+  place, rest = divmod(percent * (len(ordered) - 1), 100)
+  low, high = ordered[place], ordered[min(place + 1, len(ordered) - 1)]
+  return float(low if not rest or low == high else low + rest / 100 * (high - low))
 
 
 def _names(model: Model, personalization: Optional[Personalization]) -> list[str]:

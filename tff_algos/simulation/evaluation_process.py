@@ -40,10 +40,13 @@ def build_evaluation_process(
     `loss` in nats and the model's metrics, float64, NaN where there was no example.
 
   Raises:
-    InputError: It is no `Model`, or the elements are not such.
+    InputError: It is no `Model`, the elements are not such, or a metric does not take the
+      labels or makes no (B,).
     tf.errors.InvalidArgumentError: In a round, if a label is none that the model takes.
+    DamagedError: In a round, if a client's file does not hold what `write_clients` wrote.
   """
   check_model(model)
+  evaluation.build_means(model)  # Which says what is wrong with a metric.
   spec, names = model.example_spec, ("loss", *model.metrics)
 
   def predict(weights: Any, x: Any, training: bool = False) -> Any:

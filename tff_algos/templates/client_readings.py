@@ -211,7 +211,7 @@ def with_labels_of(
   y = tf.cast(examples.y, tf.int64)  # A bound may be beyond 8 bits.
   is_other = (y < taken.start) | (y >= taken.stop)
   what = (
-    "The data set of a client has labels that are not among "
+    "The examples of a client have labels that are not among "
     f"{taken.start}..{taken.stop - 1}, which the model takes: give its last layer one "
     "output for each class, or number the labels from 0:"
   )

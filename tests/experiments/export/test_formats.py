@@ -342,3 +342,33 @@ def test_example_inputs_are_symbols_that_every_embedding_has():
   keras_model = tf.keras.Model(inputs, _layers.Dense(2)(_layers.Add()(both)))
   found = of_keras.example_inputs(keras_model, 50)
   assert (found.min(), found.max()) == (0, 3)
+
+
+def test_of_one_output_no_class_is_said_and_none_is_trained():
+  network = tf.keras.Sequential([_layers.Input([4]), _layers.Dense(1)])
+  predict = signatures.predicting(network).signatures[signatures.SERVING]
+  assert list(predict(tf.zeros([2, 4]))) == ["logits"]
+  with pytest.raises(InputError, match="^The model has one output"):
+    signatures.training(network)
+
+
+# --- On the disk before they have their names -------------------------------------------
+
+
+def _network():
+  return tf.keras.Sequential([tf.keras.layers.Input([4]), tf.keras.layers.Dense(3)])
+
+
+def test_keras_file_is_on_the_disk_before_it_has_its_name(named, tmp_path):
+  keras_files.save(_network(), str(tmp_path / "model.keras"))
+  assert ("model.keras", True) in named
+
+
+@pytest.mark.parametrize("name, out", [("saved_model", "out"), ("tflite", "m.tflite")])
+def test_export_is_on_the_disk_before_it_has_its_name(
+  named, monkeypatch, tmp_path, name, out
+):
+  model = run_model.RunModel(_network(), "a run")
+  monkeypatch.setattr(run_model, "read", lambda run, **options: model)
+  program.run(program.Request("run", name, str(tmp_path / out), False, None, None))
+  assert (out, True) in named

@@ -67,3 +67,13 @@ def test_each_file_of_a_run_has_its_own_weights(tmp_path):
   assert not [*tmp_path.iterdir()]
   keras_files.keep(folder, model, last, None)
   assert [path.name for path in tmp_path.iterdir()] == [keras_files.MODEL]
+
+
+def test_data_are_read_where_they_are_said_to_be(write_run, tmp_path):
+  flags = {"data_dir": "/where/they/were", "cache_dir": "/cache/then"}
+  folder = write_run(tmp_path / "a", flags={"task": "har_lstm", **flags})
+  config, _ = run_model.config_of(folder)
+  assert (config.data_dir, config.cache_dir) == ("/where/they/were", "/cache/then")
+  here = str(tmp_path)
+  config, _ = run_model.config_of(folder, here, here)
+  assert (config.data_dir, config.cache_dir) == (here, here)

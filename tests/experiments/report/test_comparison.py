@@ -139,3 +139,16 @@ def test_bands_are_a_deviation_around_the_means_that_were_measured(
       heights = points[points[:, 0] == place][:, 1]
       found = heights.min(), heights.max()
       np.testing.assert_allclose(found, [mean - 200**0.5, mean + 200**0.5])
+
+
+def test_panels_are_of_rounds_values_and_megabytes(write_run, pictured, tmp_path):
+  run = read_run(write_run(tmp_path / "a"))
+  comparison.draw([run], str(tmp_path / "x.png"), "x")
+  by_round, _, bytes_by_round, by_bytes = pictured[0].axes
+  for axes, x, y in (
+    (by_round, run.rounds, run.values),
+    (bytes_by_round, run.rounds, run.megabytes),
+    (by_bytes, run.megabytes, run.values),
+  ):
+    [line] = axes.lines
+    assert (list(line.get_xdata()), list(line.get_ydata())) == (x, y)

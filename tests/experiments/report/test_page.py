@@ -411,3 +411,9 @@ def test_page_works_in_a_browser(write_run, tmp_path):
   assert found["none_left"][0] == [[], [], []]
   assert found["all_again"] == found["points"]
   assert re.fullmatch(r".*: round 4, \d+\.00 %, .* MB", found["read_out"])
+
+
+def test_a_run_was_made_by_its_last_session(write_run, tmp_path):
+  sessions = [dict(command=[name], git_commit=name) for name in ("first", "last")]
+  found = _details(_describe(write_run(tmp_path / "a", sessions=sessions)))["Made by"]
+  assert (found["command"], found["commit"]) == ("python last", "last")

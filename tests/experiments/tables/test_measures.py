@@ -203,3 +203,17 @@ def test_run_without_test_accuracies_has_those_of_clients(write_run, tmp_path):
   assert measures.best_of_clients(curve) == 0.75
   column = Column("ACC", measures.best, "%", 1)
   assert shown(value_of(column, [(curve, None)]), column) == "not measured"
+
+
+def test_clients_without_values_are_not_the_best():
+  empty = {name: [] for name in ("rounds", "accuracy", "loss", "machines")}
+  numbers = dict(round_bytes=1.0, round_seconds=1.0, seconds=0.0, note="")
+  curve = measures.Curve(**empty, **numbers, clients=[math.nan, 0.3, 0.2])
+  assert measures.best_of_clients(curve) == 0.3
+
+
+def test_rounds_before_the_first_that_was_measured_are_no_curve(write_run, tmp_path):
+  rounds = ["1,1.0,,1.0,0,5,5", "2,1.0,,1.0,0,5,5", "3,1.0,0.5,1.0,0,5,5"]
+  run = read_run(write_run(tmp_path / "a", rounds=rounds))
+  assert measures.first_rounds(run, 2) is None
+  assert measures.first_rounds(run, 3).accuracy == [0.5]
