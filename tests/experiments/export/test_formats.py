@@ -348,7 +348,7 @@ def test_of_one_output_no_class_is_said_and_none_is_trained():
   network = tf.keras.Sequential([_layers.Input([4]), _layers.Dense(1)])
   predict = signatures.predicting(network).signatures[signatures.SERVING]
   assert list(predict(tf.zeros([2, 4]))) == ["logits"]
-  with pytest.raises(InputError, match="^The model has one output"):
+  with pytest.raises(InputError, match=r"^The model has one output"):
     signatures.training(network)
 
 
