@@ -188,8 +188,8 @@ def _choose(items: Mapping[str, Item], settings: Settings) -> dict[str, Item]:
   for kind, names in (("table", flags.FLAGS.table), ("figure", flags.FLAGS.figure)):
     for name in names:
       key = f"{kind}{name}"
-      # A table of several parts: 7 are 7_mnist and 7_har.
-      parts = [k for k in items if k == key or k.startswith(f"{key}_")]
+      # A table that has parts only: 7 are 7_mnist and 7_har. 2 is not 2_beside too.
+      parts = [key] if key in items else [k for k in items if k.startswith(f"{key}_")]
       if not parts:
         known = ", ".join(k[len(kind) :] for k in items if k.startswith(kind))
         raise InputError(

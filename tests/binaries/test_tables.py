@@ -64,6 +64,19 @@ def test_what_only_lets_nothing_pass_of_is_not_written(tmp_path):
   assert sorted(path.name for path in tmp_path.iterdir()) == ["table3.csv", "table3.md"]
 
 
+def test_a_table_is_itself_and_where_it_has_parts_only_these(fork_program, tmp_path):
+  """Not 1_beside too, which has other rounds."""
+  for program, name, written in (
+    ("fedgg_tables.py", "1", ["table1"]),
+    ("fedavg_tables.py", "2", ["table2_cnn", "table2_lstm"]),
+  ):
+    out = tmp_path / program
+    flags = [f"--table={name}", "--norun", f"--out={out}"]
+    done = fork_program(program, *flags, cwd=tmp_path)
+    assert done.status == 0, done.err
+    assert sorted(path.stem for path in out.glob("*.md")) == written
+
+
 def test_help_shows_the_flags_that_the_programs_share():
   done = _program("--help")
   assert done.returncode == 0
