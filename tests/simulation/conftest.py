@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from tff_algos import client_data
 from tff_algos.algorithms import registry
@@ -56,6 +58,22 @@ def federation(in_process, tmp_path_factory) -> Federation:
   folder = str(tmp_path_factory.mktemp("clients"))
   directory = client_data.write_clients(folder, clients, model.example_spec)
   return Federation(model, directory, *_examples(rng, 40))
+
+
+@pytest.fixture
+def graphs_of() -> Callable[[Callable[[], Any]], str]:
+  """`(call) -> text`: the graphs that TensorFlow runs in it, after its optimizer."""
+
+  def run(call: Callable[[], Any]) -> str:
+    here = context.context()
+    here.enable_graph_collection()
+    try:
+      call()
+      return str(here.export_run_metadata())
+    finally:
+      here.disable_graph_collection()
+
+  return run
 
 
 @pytest.fixture(scope="session")
