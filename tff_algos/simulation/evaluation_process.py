@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -98,8 +97,8 @@ def _batches(model: Model, element_spec: Optional[Any]) -> tff.Computation:
   is_batched = client_readings.is_batched(spec, element_spec)
 
   def pair(element: Any) -> tuple[tf.Tensor, tf.Tensor]:
-    x, y = (element["x"], element["y"]) if isinstance(element, Mapping) else element
-    return tuple(client_readings.with_labels_of(client_data.Examples(x, y), labels))
+    examples = client_readings.as_examples(element)
+    return tuple(client_readings.with_labels_of(examples, labels))
 
   @tff.tensorflow.computation(
     tff.SequenceType(tff.types.tensorflow_to_type(element_spec))

@@ -191,6 +191,11 @@ def _all_of(dataset: tf.data.Dataset, is_batched: bool) -> client_data.Examples:
     tf.nest.map_structure(no_example, dataset.element_spec)
   )
   element = whole.concatenate(none).take(1).get_single_element()
+  return as_examples(element)
+
+
+def as_examples(element: Any) -> client_data.Examples:
+  """An element of which `is_batched` has said what it is."""
   x, y = (element["x"], element["y"]) if isinstance(element, Mapping) else element
   return client_data.Examples(x, y)
 
