@@ -81,6 +81,7 @@ from .models.functional import sequence_accuracy as sequence_accuracy
 from .models.functional import sequence_cross_entropy as sequence_cross_entropy
 from .models.keras import from_keras as from_keras
 from .models.keras import reinitialize as reinitialize
+from .models.tff_model import as_functional_model as as_functional_model
 from .models.to_keras import keras_weights as keras_weights
 from .models.to_keras import to_keras as to_keras
 from .privacy.accounting import GaussianMechanism as GaussianMechanism

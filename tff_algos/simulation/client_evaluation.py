@@ -27,6 +27,7 @@ from tff_algos.errors import (
   set_number,
   set_whole_number,
 )
+from tff_algos.models import batch_totals
 from tff_algos.models.functional import Model, Weights, check_model, check_weights
 from tff_algos.runtimes import private_apis
 from tff_algos.simulation import evaluation, seeds
@@ -260,7 +261,7 @@ def _totals(model: Model, weights: Weights, examples: Examples) -> dict[str, tf.
     start: tf.Tensor, sums: dict[str, tf.Tensor]
   ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
     x, y = (part[start : start + evaluation.BATCH] for part in examples)
-    found = evaluation.batch_totals(model, weights, x, y)
+    found = batch_totals.of_examples(model, weights, x, y)
     return start + evaluation.BATCH, {name: sums[name] + found[name] for name in sums}
 
   n = tf.shape(examples.y)[0]

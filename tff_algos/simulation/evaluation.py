@@ -13,15 +13,8 @@ import tensorflow as tf
 from numpy.typing import ArrayLike, NDArray
 
 from tff_algos import client_arrays
-from tff_algos.errors import InputError, first_line
-from tff_algos.models import losses
-from tff_algos.models.functional import (
-  MetricValue,
-  Model,
-  Weights,
-  check_model,
-  check_weights,
-)
+from tff_algos.models import batch_totals
+from tff_algos.models.functional import Model, Weights, check_model, check_weights
 from tff_algos.runtimes import private_apis
 
 # Examples at once, here and where clients are evaluated.
@@ -64,42 +57,6 @@ def build_evaluation(
   return lambda weights: means(weights, x, y)
 
 
-def batch_totals(
-  model: Model, weights: Weights, x: tf.Tensor, y: tf.Tensor
-) -> dict[str, tf.Tensor]:
-  """Loss and metrics of a stored batch: name to (total, count), float64 (2,)."""
-  no_seed = tf.constant([0, 0])
-  return totals_of(model, y, model.predict(weights, model.preprocess(x), False, no_seed))
-
-
-def totals_of(model: Model, y: tf.Tensor, predictions: Any) -> dict[str, tf.Tensor]:
-  """`batch_totals` of what the model has predicted."""
-  found = model.example_losses(y, predictions)
-  values = {"loss": losses.one_each("the loss", found, y, predictions)}
-  for name, metric in model.metrics.items():
-    values[name] = _of_metric(name, metric, y, predictions)
-
-  def total_and_count(value: MetricValue) -> tf.Tensor:
-    pair = value if isinstance(value, tuple) else (value, tf.ones_like(value))
-    # A float32 sum of thousands of terms would lose the last digits of an accuracy.
-    return tf.stack([tf.reduce_sum(tf.cast(part, tf.float64)) for part in pair])
-
-  return {name: total_and_count(value) for name, value in values.items()}
-
-
-def _of_metric(
-  name: str, metric: Callable[..., MetricValue], y: tf.Tensor, predictions: Any
-) -> MetricValue:
-  try:
-    value = metric(y, predictions)
-  except (TypeError, ValueError) as error:
-    raise InputError(
-      f"Metric {name!r} does not take these labels and predictions: pass metrics= that "
-      f"do, or metrics={{}} for the loss alone ({first_line(error)})."
-    ) from error
-  return losses.one_each(f"metric {name!r}", value, y, predictions)
-
-
 def build_means(model: Model) -> Callable[..., OrderedDict[str, float]]:
   """`build_evaluation` of any examples: makes a function of `(weights, x, y)`."""
   x_spec, y_spec = model.example_spec
@@ -115,7 +72,7 @@ def build_means(model: Model) -> Callable[..., OrderedDict[str, float]]:
   def totals(
     weights: Weights, batch_x: tf.Tensor, batch_y: tf.Tensor
   ) -> dict[str, tf.Tensor]:
-    return batch_totals(model, weights, batch_x, batch_y)
+    return batch_totals.of_examples(model, weights, batch_x, batch_y)
 
   totals.get_concrete_function()  # Traced before several threads ask for it.
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Any, Optional
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algos import client_data
+from tff_algos.models import tff_model
 from tff_algos.models.functional import Model, check_model
 from tff_algos.simulation import evaluation
 from tff_algos.templates import client_readings
-
-# Name to total and count, float64 (2,).
-_Totals = OrderedDict[str, tf.Tensor]
 
 
 def build_evaluation_process(
@@ -45,39 +42,9 @@ def build_evaluation_process(
     DamagedError: In a round, if a client's file does not hold what `write_clients` wrote.
   """
   check_model(model)
-  evaluation.build_means(model)  # Which says what is wrong with a metric.
-  spec, names = model.example_spec, ("loss", *model.metrics)
-
-  def predict(weights: Any, x: Any, training: bool = False) -> Any:
-    del training
-    no_seed = tf.constant([0, 0])
-    return model.predict(tuple(weights[0]), model.preprocess(x), False, no_seed)
-
-  def mean_loss(predictions: Any, y: tf.Tensor, sample_weight: Any = None) -> tf.Tensor:
-    del sample_weight
-    return tf.reduce_mean(model.example_losses(y, predictions))
-
-  def nothing() -> _Totals:
-    return OrderedDict((name, tf.zeros([2], tf.float64)) for name in names)
-
-  def add(sums: _Totals, y: tf.Tensor, batch: Any, sample_weight: Any = None) -> _Totals:
-    del sample_weight
-    found = evaluation.totals_of(model, y, batch.predictions)
-    return OrderedDict((name, sums[name] + found[name]) for name in names)
-
-  def means(sums: _Totals) -> _Totals:
-    return OrderedDict((name, sums[name][0] / sums[name][1]) for name in names)
-
-  functional_model = tff.learning.models.FunctionalModel(
-    initial_weights=(tuple(model.initial_weights), ()),
-    predict_on_batch_fn=tf.function(predict, autograph=False),
-    loss_fn=tf.function(mean_loss, autograph=False),
-    metrics_fns=tuple(tf.function(f, autograph=False) for f in (nothing, add, means)),
-    input_spec=tuple(tf.TensorSpec([None, *s.shape], s.dtype) for s in spec),
-  )
+  evaluate = tff.learning.algorithms.build_fed_eval(tff_model.functional_model(model))
   return tff.simulation.compose_dataset_computation_with_learning_process(
-    _batches(model, element_spec),
-    tff.learning.algorithms.build_fed_eval(functional_model),
+    _batches(model, element_spec), evaluate
   )
 
 
