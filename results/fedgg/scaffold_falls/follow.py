@@ -11,13 +11,16 @@ examples before and after, the test accuracy of its model, and of the mean of th
 round finds (recall) and how often it says the class. `rounds.csv` gets every round's
 accuracy, and the lengths of the control variate `c` that it began with and of what is
 left of the corrections in the mean by examples, `sum p_i (c - c_i)`, which is 0 in the
-uniform mean.
+uniform mean. `again.csv` has, of the first fall and the round before, the two clients
+with the longest updates, trained again with other draws of shuffles and augmentation:
+with the corrections, without them, and with them at half the learning rate.
 """
 
 from __future__ import annotations
 
 import collections
 import csv
+import dataclasses
 import os
 import sys
 from typing import Any
@@ -34,7 +37,7 @@ from tff_algos.models.functional import Weights
 from tff_algos.simulation import evaluation
 from tff_algos.simulation.loop import RoundStart
 
-ROUNDS, SEED, FALL = 83, 0, 0.05
+ROUNDS, SEED, FALL, DRAWS = 83, 0, 0.05, 8
 
 
 def main() -> None:
@@ -56,6 +59,10 @@ def main() -> None:
   hparams = tff_algos.ScaffoldHparams(**task.hparams, client_weighting="examples")
   process = tff_algos.build_scaffold(model, hparams, num_clients=10)
   local_models = forgetting.build_local_models(model, process)
+  halved = dataclasses.replace(hparams, learning_rate=hparams.learning_rate / 2)
+  at_half_the_rate = forgetting.build_local_models(
+    model, tff_algos.build_scaffold(model, halved, num_clients=10)
+  )
   means = evaluation.build_means(model)
   test = tff_algos.build_evaluation(model, loaded.test_x, loaded.test_y)
   settings = tff_algos.Settings(rounds=ROUNDS, clients_per_round=10, seed=SEED)
@@ -63,6 +70,8 @@ def main() -> None:
   rounds: list[dict[str, Any]] = []
   client_rows: list[dict[str, Any]] = []
   class_rows: list[dict[str, Any]] = []
+  again_rows: list[dict[str, Any]] = []
+  fallen: list[int] = []
 
   def cohort(start: RoundStart) -> tuple[list[str], np.ndarray]:
     """Who takes part, in order, and each one's share of the examples."""
@@ -80,11 +89,13 @@ def main() -> None:
     _write("rounds.csv", rounds)
     if len(rounds) < 2 or rounds[-2]["test_accuracy"] - row["test_accuracy"] < FALL:
       return
+    fallen.append(row["round"])
     for each in last:
       if each.rounds_done + 1 not in {row["round"] for row in client_rows}:
         look_into(each)
     _write("clients.csv", client_rows)
     _write("classes.csv", class_rows)
+    _write("again.csv", again_rows)
 
   def look_into(start: RoundStart) -> None:
     server = start.state.variables
@@ -107,6 +118,10 @@ def main() -> None:
           "of_the_others": test(mean)["accuracy"],
         }
       )
+    if len(fallen) == 1:
+      lengths = [_length(tree_math.subtract(each, server.model)) for each in trained]
+      for i in np.argsort(lengths)[-2:]:
+        train_again(start, int(i), names[i])
     after = _mean(trained, shares)
     for when, weights in (("before", server.model), ("after", after)):
       said = predictions(weights)
@@ -118,6 +133,32 @@ def main() -> None:
             "class": label,
             "recall": float(np.mean(said[loaded.test_y == label] == label)),
             "said": int(np.sum(said == label)),
+          }
+        )
+
+  def train_again(start: RoundStart, place: int, client: str) -> None:
+    """Trains one client with its own draws, `draw` 0, and with others."""
+    server = start.state.variables
+    own, given = start.client_states[place], start.client_inputs[place]
+    ways = {
+      "as in the run": (local_models, own),
+      "no correction": (local_models, server.extra),
+      "half the rate": (at_half_the_rate, own),
+    }
+    x, y = clients.examples(client, model.example_spec)
+    for way, (train, state) in ways.items():
+      for draw in range(DRAWS):
+        draws = given._replace(seed=given.seed + np.array([0, draw], np.int32))
+        [trained] = train(server, [state], [draws])
+        again_rows.append(
+          {
+            "round": start.rounds_done + 1,
+            "client": client,
+            "way": way,
+            "draw": draw,
+            "update": _length(tree_math.subtract(trained, server.model)),
+            "own_loss_after": means(trained, x, y)["loss"],
+            "test_accuracy": test(trained)["accuracy"],
           }
         )
 
