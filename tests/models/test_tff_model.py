@@ -167,6 +167,20 @@ def test_what_tff_measures_in_training_is_of_the_global_model_in_one_step(model,
   assert metrics["client_work"]["train"] == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_the_model_is_told_whether_it_trains(model, data, training):
+  def twice_in_training(weights, x, training, seed):
+    return model.predict(weights, x, training, seed) * (2.0 if training else 1.0)
+
+  given = dataclasses.replace(model, predict=twice_in_training)
+  functional_model = tff_algos.as_functional_model(given)
+  weights = model.initial_weights, ()
+  found = functional_model.predict_on_batch(weights, data[0][0], training)
+  seed, x = tf.constant([0, 0]), model.preprocess(tf.constant(data[0][0]))
+  expected = twice_in_training(model.initial_weights, x, training, seed)
+  _assert_close([found], [expected])
+
+
 def test_mime_lite_is_simulated_with_a_model_of_ours(model, data, tmp_path):
   """What TFF has and this library has not, over files and from our loop."""
   theirs = tff.learning.algorithms.build_weighted_mime_lite(
