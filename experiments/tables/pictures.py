@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Optional
@@ -133,6 +134,8 @@ def draw_figure(
   frames = picture.subplots(down, abreast, squeeze=False)
   unused = set(frames.flat)
   named = [[line.label for line in lines] for lines in panels.values()]
+  # One look for each, also where a panel lacks some.
+  places = {name: k for k, name in enumerate(dict.fromkeys(itertools.chain(*named)))}
   is_below = len(named[0]) > _MOST_INSIDE and all(names == named[0] for names in named)
   handles: dict[str, Any] = {}
   for k, (panel, lines) in enumerate(panels.items()):
@@ -143,11 +146,11 @@ def draw_figure(
       )
       unused.remove(axes)
       drawn = [
-        _draw_line(axes, line, kind == 2, place, len(lines), smooth)
-        for place, line in enumerate(lines)
+        _draw_line(axes, line, kind == 2, places[line.label], len(lines), smooth)
+        for line in lines
       ]
       if kind == 1:
-        look_closer(axes, [*drawn, *_draw_papers(axes, lines)])
+        look_closer(axes, [*drawn, *_draw_papers(axes, lines, places)])
       axes.set(title=panel, xlabel="round", ylabel=what)
       mark_rounds(axes, max((t for rounds, _ in drawn for t in rounds), default=0))
       axes.grid(alpha=0.3)
@@ -187,15 +190,17 @@ def _draw_line(
   return rounds, middle
 
 
-def _draw_papers(axes: Any, lines: Sequence[Line]) -> list[_Drawn]:
+def _draw_papers(
+  axes: Any, lines: Sequence[Line], places: Mapping[str, int]
+) -> list[_Drawn]:
   """Draws the paper's numbers after the last round; gives them as lines of one point."""
   rounds = [t for line in lines for run in line.runs for t in run.rounds]
   first, last = min(rounds), max(rounds)
   drawn: list[_Drawn] = []
-  for place, line in enumerate(lines):
+  for k, line in enumerate(lines):
     if line.paper is not None:
       # Beside one another, as some are equal.
-      point = [last + (last - first) * (0.02 + 0.02 * place)], [line.paper]
-      axes.plot(*point, "D", color=line_style(place)["color"])
+      point = [last + (last - first) * (0.02 + 0.02 * k)], [line.paper]
+      axes.plot(*point, "D", color=line_style(places[line.label])["color"])
       drawn.append(point)
   return drawn

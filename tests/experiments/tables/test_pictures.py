@@ -84,3 +84,18 @@ def test_panels_of_other_lines_and_of_few_have_legends_of_their_own(pictured, tm
     legends = [axes.get_legend() for axes in pictured[-1].axes]
     counts = [len(legend.get_texts()) for legend in legends if legend]
     assert counts == [len(lines) for lines in panels.values()]
+
+
+def test_a_line_looks_alike_in_a_panel_that_lacks_others(pictured, tmp_path):
+  first, second, third = _lines(3, paper=90.0)
+  panels = {"a": [first, second, third], "b": [third]}
+  pictures.draw_figure("x", panels, str(tmp_path / "x.png"), with_loss=True)
+  [picture] = pictured
+  looks = {"a": set(), "b": set()}
+  for axes in picture.axes:
+    # Of the closer look the paper's mark too.
+    of_third = axes.get_lines()[-1] if "closer" in axes.get_ylabel() else None
+    named = [line for line in axes.get_lines() if line.get_label() == third.label]
+    for line in filter(None, [*named, of_third]):
+      looks[axes.get_title()].add(line.get_color())
+  assert len(looks["a"]) == 1 and looks["a"] == looks["b"]
