@@ -41,7 +41,7 @@ _ROWS = {
   ("twafl", "7_mnist"): 5 * 5,
   ("twafl", "7_har"): 5 * 5,
   ("fedagg", "3"): 13 * 2 * 5,
-  ("fedagg", "3_beside"): (4 * 5 + 2) * 2,  # Ours.
+  ("fedagg", "3_beside"): (4 * 5 + 6) * 2,  # Ours.
   ("fedagg", "5"): 13 * 5,
   ("fedagg", "6"): 6 * 2,
   ("fedreg", "1"): 3 * 6,
