@@ -108,8 +108,10 @@ def difference(found: np.ndarray, expected: np.ndarray) -> float:
   """
   part = to_keras.difference(found, expected)
   if part == math.inf:
-    raise RuntimeError("The exported model gives NaN where the run's does not.")
-  if not part <= to_keras.TOLERANCE:
+    raise RuntimeError(
+      "The exported model has other NaN or infinite logits than the run's."
+    )
+  if part > to_keras.TOLERANCE:
     raise RuntimeError(
       f"The exported model's logits differ by {part:.1e} of the largest from the run's; "
       f"{to_keras.TOLERANCE:g} is allowed."

@@ -167,3 +167,11 @@ def test_run_of_clients_with_labels_without_an_output_is_refused(
   with pytest.raises(InputError, match=r"'c4' .* the label 9, .* has 2 outputs"):
     loop.simulate(process, clients, settings, on_start=started.append)
   assert not started
+
+
+def test_labels_are_those_of_preprocessed_examples():
+  """Whose shape the model may not take as they are stored."""
+  spec = _SPEC._replace(x=tf.TensorSpec([2, 2], tf.uint8))
+  network = tf.keras.Sequential([_layers.Input([4]), _layers.Dense(3)])
+  model = keras.from_keras(network, spec, preprocess=_layers.Flatten())
+  assert model.labels() == range(3)

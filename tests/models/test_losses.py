@@ -317,3 +317,23 @@ def test_comparisons_of_kerass_own_are_taken():
   ]
   spec = functional.ExampleSpec(tf.TensorSpec([5], tf.int32), _CLASS)
   keras.from_keras(tf.keras.Sequential(layers), spec, preprocess=lambda x: x)
+
+
+def _share_of_second(y, predictions):
+  """0 / 0 of labels 0, as the precision of a class that an example is not of."""
+  is_second = tf.cast(tf.equal(y, 1), tf.float32)
+  return is_second * predictions[:, 0] / is_second
+
+
+def _of_classes_2_and_3(y, predictions):
+  """Which refuses what labels are drawn to look at it."""
+  with tf.control_dependencies([tf.debugging.assert_greater(y, 1)]):
+    return functional.sparse_cross_entropy(y, predictions)
+
+
+@pytest.mark.parametrize("values", [_share_of_second, _of_classes_2_and_3])
+def test_what_is_no_number_or_an_error_of_some_labels_is_not_warned_of(values):
+  with warnings.catch_warnings():
+    warnings.simplefilter("error", InputWarning)
+    _convert(4, _CLASS, loss=values)
+    _convert(4, _CLASS, metrics=dict(own=values))

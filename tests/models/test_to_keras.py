@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tff_algos.errors import InputError
 from tff_algos.models import functional, keras
-from tff_algos.models.to_keras import to_keras
+from tff_algos.models.to_keras import difference, to_keras
 
 _layers = tf.keras.layers
 _LABEL = tf.TensorSpec([], tf.int32)
@@ -487,3 +489,50 @@ def test_weights_of_another_model_are_refused():
   for weights in (_trained(model)[:1], [w.T for w in _trained(model)]):
     with pytest.raises(InputError, match="number or shapes"):
       to_keras(model, weights)
+
+
+def test_weights_in_other_lists_are_refused():
+  """Of arrays of several shapes NumPy makes no array, and says so in its own words."""
+  model = _model(_sequential(_layers.Input([4]), _layers.Dense(3)), 4)
+  for others in ([list(model.initial_weights), []], [[1.0], [[1.0], [1.0, 2.0]]]):
+    with pytest.raises(InputError, match=r"give .*\(state\)\.trainable"):
+      to_keras(model, others)
+
+
+@pytest.mark.parametrize("found", [[0, 1, 2], [np.inf, 1, 2], [-np.inf, 1, np.inf]])
+def test_difference_is_infinite_where_one_alone_is(found):
+  expected = np.float32([-np.inf, 1, 2])
+  assert difference(np.float32(found), expected) == math.inf
+  assert difference(expected, np.float32(found)) == math.inf
+
+
+def test_what_is_finite_is_compared_beside_what_is_not():
+  expected = np.float32([-np.inf, 1, 2])
+  assert difference(expected, expected) == 0
+  assert difference(np.float32([-np.inf, 1, 2.5]), expected) == 0.25
+
+
+class _Without(_layers.Layer):
+  """Takes classes away by logits of -inf; its get_config has not which."""
+
+  absent = ()
+
+  def call(self, logits):
+    places = tf.range(logits.shape[-1])
+    for place in self.absent:
+      logits = tf.where(tf.equal(places, place), -np.inf, logits)
+    return logits
+
+
+def test_a_copy_that_forgets_classes_to_leave_out_is_refused():
+  last = _Without()
+  last.absent = (2,)
+  model = _model(_sequential(_layers.Input([4]), _layers.Dense(3), last), 4)
+  with pytest.raises(InputError, match=r"something else .* of _Without have all"):
+    to_keras(model, model.initial_weights)
+
+
+def test_a_copy_has_its_models_name():
+  layers = [_layers.Input([4]), _layers.Dense(3)]
+  model = _model(tf.keras.Sequential(layers, name="digits"), 4)
+  assert to_keras(model, model.initial_weights).name == "digits"

@@ -18,6 +18,7 @@ from tff_algos.algorithms import registry
 from tff_algos.runtimes import (
   blocks,
   execution,
+  in_process,
   planning,
   private_apis,
 )
@@ -641,3 +642,30 @@ def test_vectorised_l2_loss(shape):
   found = tf.function(lambda v: tf.vectorized_map(tf.nn.l2_loss, v))(values)
   expected = np.sum(np.reshape(values, (3, -1)).astype(np.float64) ** 2, axis=1) / 2
   np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_what_a_client_keeps_is_no_view_of_its_block(monkeypatch):
+  """A state that stays would else keep those of a hundred others in memory."""
+  limits = blocks.ON_CPU._replace(fewest_clients=2)
+  monkeypatch.setattr(blocks, "ON_CPU", limits)
+  draw = tff.tensorflow.computation(lambda n: tf.range(n) + n, np.int32)
+  ends = tff.tensorflow.computation(
+    lambda v: tf.stack([v[0], v[-1]]), tff.TensorType(np.int32, [None])
+  )
+
+  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+  def compute(numbers):
+    return tff.federated_map(ends, tff.federated_map(draw, numbers))
+
+  kept, run = [], in_process.InProcessContext._run_cohort
+
+  def note(self, plan, cohort):
+    assert isinstance(cohort.work, blocks.Blocks)
+    for part in run(self, plan, cohort):
+      kept.extend(v for each in part.kept.values() for leaves in each for v in leaves)
+      yield part
+
+  monkeypatch.setattr(in_process.InProcessContext, "_run_cohort", note)
+  with tff_algos.create_runtime():
+    compute([5, 5, 3])
+  assert len(kept) == 3 and all(v.base is None for v in kept)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import gc
 import logging
 import multiprocessing
 import pathlib
 import sys
 import threading
+import warnings
 from types import SimpleNamespace
 from unittest import mock
 
@@ -588,3 +590,113 @@ def test_no_scheduler_is_one_sentence(monkeypatch):
   monkeypatch.setattr(dask_cluster, "_CONNECT_SECONDS", 1)
   with pytest.raises(tff_algos.WorkerLostError, match="No Dask scheduler answers"):
     tff_algos.create_runtime("dask", scheduler="tcp://127.0.0.1:1")
+
+
+def test_much_that_is_sent_is_not_advised_against(client):
+  name = "distributed.admin.large-graph-warning-threshold"
+  with (
+    dask.config.set({name: "1 kB"}),
+    warnings.catch_warnings(),
+    tff_algos.create_runtime("dask", client=client),
+  ):
+    warnings.simplefilter("error")
+    assert _sum()(list(range(1000)))[1] == 999 * 1000
+
+
+def test_a_worker_that_is_given_back_is_not_called_lost(capsys):
+  """As where a cluster is made smaller."""
+  for expected in (True, False):
+    event = dict(action="remove-worker", worker="tcp://a:1", expected=expected)
+    dask_context._tell_of_lost((0.0, event))
+    assert ("a:1 was lost" in capsys.readouterr().err) is not expected
+
+
+def test_what_was_taken_from_the_folder_is_removed_at_once(client, tmp_path, monkeypatch):
+  """And not when the round ends: its clients' states together may be too large."""
+  put, drop = dask_tasks.put, dask_tasks.drop
+  written, dropped = [], []
+  monkeypatch.setattr(
+    dask_tasks, "put", lambda *a: written.append(put(*a)) or written[-1]
+  )
+  monkeypatch.setattr(dask_tasks, "drop", lambda p: dropped.append(p) or drop(p))
+  context = dask_context.DaskContext(client, 1, str(tmp_path))
+  with tff.framework.get_context_stack().install(context):
+    assert _sum()([1, 2, 3])[1] == 12
+  context.close()
+  others = written[1:]  # The first is the broadcast.
+  assert len(others) > 1 and set(others) == set(dropped)
+
+
+def test_a_computation_that_goes_is_no_longer_on_the_cluster(client):
+  def held(dask_scheduler):
+    return [k for k in dask_scheduler.tasks if str(k).startswith("tff_algos_hold")]
+
+  with tff_algos.create_runtime("dask", client=client):
+    compute = _sum()
+    compute([1, 2])
+    assert client.run_on_scheduler(held)
+    del compute
+    gc.collect()
+    wait_for(lambda: not client.run_on_scheduler(held), 30)
+
+
+def test_dasks_own_default_stays_as_it_was(cluster):
+  with contextlib.ExitStack() as stack:
+    dask_cluster.connect(stack, cluster.scheduler_address, None)
+    with pytest.raises(ValueError, match="No client"):
+      distributed.default_client()
+
+
+def test_workers_here_have_no_limit_and_a_thread_each(monkeypatch):
+  """As in_process has none of memory; where there is one Dask kills a worker at it."""
+  started, made = mock.MagicMock(), mock.MagicMock()
+  monkeypatch.setattr(distributed, "SpecCluster", started)
+  monkeypatch.setattr(distributed, "Client", made)
+  with contextlib.ExitStack() as stack:
+    dask_cluster.start(stack, 3)
+  workers = started.call_args.kwargs["workers"].values()
+  settings = [(w["options"]["memory_limit"], w["options"]["nthreads"]) for w in workers]
+  assert settings == 3 * [(0, 1)]
+  assert made.call_args.kwargs["set_as_default"] is False
+
+
+def test_the_first_cause_is_what_is_said():
+  """Dask's own words are of a time that has run out."""
+  error = OSError("Timed out trying to connect")
+  error.__cause__ = OSError("in: ssl")
+  error.__cause__.__cause__ = ConnectionRefusedError("nobody is there.")
+  assert dask_cluster._in_short(error) == "nobody is there"
+  assert dask_cluster._in_short(ConnectionError()) == "ConnectionError"
+
+
+def test_an_asynchronous_client_is_refused():
+  scheduler = SimpleNamespace(address="inproc://here")
+  other = SimpleNamespace(scheduler=scheduler, asynchronous=True)
+  with pytest.raises(tff_algos.InputError, match="and not asynchronous; found"):
+    dask_cluster.check_client(other)
+
+
+def test_how_computations_are_run_is_what_a_machine_is_like(monkeypatch):
+  """Two checkouts of one version may add in different orders."""
+  here = dask_worker.machine()
+  monkeypatch.setattr(dask_worker, "_digest", lambda: "another")
+  assert dask_worker._unset_machine.__wrapped__().versions != here.versions
+
+
+def test_a_refused_worker_is_told_of_once(client, capsys):
+  """It may have had several jobs when the first of them was refused."""
+  here, context = dask_worker.machine(), dask_context.DaskContext(client)
+  refused = dask_tasks.Refused("tcp://a:1", here._replace(processor="Another"))
+  for _ in range(2):
+    context._refuse(refused, here)
+  context.close()
+  assert capsys.readouterr().err.count("tcp://a:1 is not used") == 1
+
+
+def test_a_notice_counts_the_threads_of_all_workers():
+  scheduler = SimpleNamespace(address="tls://a:1")
+  client = SimpleNamespace(
+    scheduler=scheduler, cluster=None, nthreads=lambda: {"b": 2, "c": 3}
+  )
+  said = "dask: the scheduler tls://a:1, now 2 workers with 5 threads"
+  assert dask_cluster.notice_of(client) == said

@@ -385,3 +385,36 @@ def test_threads_of_a_worker_take_its_devices_in_turn():
   used = done.stdout.split()
   assert sorted(used) == ["CPU:0", "CPU:0", "CPU:1", "CPU:1"]
   assert used[:2] == used[2:]
+
+
+_CHECK_AT_A_TERMINAL = """
+import fcntl, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from tff_algos import InputError, TlsFiles
+try:
+  TlsFiles(*sys.argv[1:]).check()
+except InputError as error:
+  sys.exit(str(error))
+"""
+
+
+def test_a_key_with_a_password_is_refused_without_asking(certificates, tmp_path):
+  """OpenSSL would ask at the terminal, in the midst of a program."""
+  key, locked = str(certificates / "member.key"), str(tmp_path / "locked.key")
+  options = ["-aes256", "-passout", "pass:secret", "-in", key, "-out", locked]
+  subprocess.run(["openssl", "ec", *options], check=True, capture_output=True)
+  files = [str(certificates / name) for name in ("ca.pem", "member.pem")]
+  ours, its = os.openpty()
+  try:
+    done = subprocess.run(
+      [sys.executable, "-c", _CHECK_AT_A_TERMINAL, *files, locked],
+      stdin=its,
+      capture_output=True,
+      text=True,
+      timeout=60,
+      start_new_session=True,
+    )
+  finally:
+    os.close(ours)
+    os.close(its)
+  assert done.returncode == 1 and "key without a password" in done.stderr

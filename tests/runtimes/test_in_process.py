@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import gc
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import threading
 import time
 from concurrent import futures
 
+import attrs
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -459,6 +461,9 @@ def test_traces_that_hold_large_constants_go(size, is_kept):
   assert len(set(planned_context._PLANS) - before) == is_kept
 
 
+@pytest.mark.skipif(
+  len(os.sched_getaffinity(0)) < 2, reason="operations have one core each"
+)
 def test_works_on_several_clients_at_once():
   barrier = threading.Barrier(2, timeout=30)
 
@@ -876,3 +881,98 @@ def test_large_sums_of_several_clients_at_once():
   with runtime.create_runtime("in_process", num_threads=4):
     sums = add_at_clients(list(range(8)))
   np.testing.assert_allclose(sums, [30 * c for c in range(8)], rtol=1e-5)
+
+
+def test_a_round_that_ends_waits_for_who_has_begun():
+  """What a client writes would else come after what is done about the error."""
+  is_begun, is_ending, done = threading.Event(), threading.Event(), []
+
+  def work(device, number):
+    if number:
+      is_begun.set()
+      is_ending.wait(30)
+    done.append(number)
+    return number
+
+  context = in_process.InProcessContext(num_threads=1)
+  results = context._in_order(work, range(100))
+  assert next(results) == 0 and is_begun.wait(30)
+  threading.Timer(0.5, is_ending.set).start()
+  results.close()
+  assert done == [0, 1]
+  context.close()
+
+
+def test_threads_of_a_closed_runtime_end():
+  add_one = tff.tensorflow.computation(lambda x: x + 1, np.int32)
+  before = set(threading.enumerate())
+  with runtime.create_runtime(num_threads=2):
+    assert (
+      tff.federated_computation(
+        lambda x: tff.federated_sum(tff.federated_map(add_one, x)),
+        tff.FederatedType(np.int32, tff.CLIENTS),
+      )([1, 2, 3])
+      == 9
+    )
+    assert [t for t in threading.enumerate() if t not in before]
+  assert not [t for t in threading.enumerate() if t not in before]
+
+
+@pytest.mark.parametrize(
+  "devices, on_gpu",
+  [
+    (["GPU:0", "GPU:1"], True),
+    (["GPU:0", "CPU:0"], False),
+    (["CPU:0", "GPU:0"], False),
+    (["CPU:0"], False),
+  ],
+)
+def test_work_is_planned_for_gpus_where_all_devices_are(monkeypatch, devices, on_gpu):
+  monkeypatch.setattr(in_process, "prepare", lambda given: given)
+  context = in_process.InProcessContext(devices=devices)
+  assert context._on_gpu == on_gpu
+  context.close()
+
+
+def test_devices_may_be_named_in_small_letters():
+  with runtime.create_runtime(devices=["cpu:0"]) as running:
+    assert running.context.devices == ("CPU:0",)
+
+
+def test_a_plan_goes_with_its_computation():
+  """They are found by identity, which another computation may have then."""
+  add_two = tff.tensorflow.computation(lambda x: x + 2, np.int32)
+  with runtime.create_runtime():
+    assert add_two(1) == 3
+  key = id(add_two)
+  assert key in planned_context._PLANS
+  del add_two
+  gc.collect()
+  assert key not in planned_context._PLANS
+
+
+@attrs.define
+class _Pair:
+  a: object
+  b: object
+
+
+def test_takes_and_returns_attrs_classes():
+  """As a learning algorithm's state and a model's weights are of TFF."""
+
+  @tff.tensorflow.computation(_Pair(np.int32, _Pair(np.int32, np.int32)))
+  def turn(value):
+    return _Pair(value.b.b - value.a, value.b.a)
+
+  with runtime.create_runtime():
+    assert turn(_Pair(1, _Pair(3, 5))) == _Pair(4, 3)
+
+
+def test_takes_a_data_set_of_one_size_where_any_size_will_do():
+  total = tff.tensorflow.computation(
+    lambda batches: batches.reduce(np.int64(0), lambda a, b: a + tf.reduce_sum(b)),
+    tff.SequenceType(tff.TensorType(np.int64, [None])),
+  )
+  with runtime.create_runtime():
+    for options in ({}, dict(drop_remainder=True)):
+      assert total(tf.data.Dataset.range(4).batch(2, **options)) == 6

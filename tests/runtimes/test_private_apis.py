@@ -8,9 +8,13 @@ import pathlib
 import subprocess
 import sys
 import textwrap
+import threading
 
+import numpy as np
 import pytest
+import tensorflow_federated as tff
 
+import tff_algos
 from tff_algos.runtimes import blocks, private_apis
 
 _INSIDE = ("tensorflow.python", "tensorflow.core", "tensorflow_federated.python")
@@ -76,3 +80,32 @@ def test_tensors_leave_little_behind():
   done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
   # 16 are TensorFlow's on Python 3.11, and 48 without ours.
   assert float(done.stdout) < 24
+
+
+def test_calls_beside_a_runtime_are_optimized_as_they_were():
+  """What is set for its own functions is not left to the program's."""
+  from tensorflow.python.eager import context as tf_context
+
+  with private_apis.safe_for_threads():
+    inside = tf_context.context().function_call_options.config_proto_serialized
+  before = tf_context.context().function_call_options.config_proto_serialized
+  with tff_algos.create_runtime():
+    assert tff.tensorflow.computation(lambda x: x + 1, np.int32)(1) == 2
+  after = tf_context.context().function_call_options.config_proto_serialized
+  assert after == before != inside
+
+
+def test_forms_for_own_inputs_are_for_one_thread_at_a_time():
+  """They change what is TensorFlow's for all, and put it back."""
+  entered = threading.Event()
+
+  def enter():
+    with private_apis.forms_for_own_inputs({}):
+      entered.set()
+
+  other = threading.Thread(target=enter)
+  with private_apis.forms_for_own_inputs({}):
+    other.start()
+    assert not entered.wait(0.2)
+  assert entered.wait(30)
+  other.join()

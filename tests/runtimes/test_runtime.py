@@ -217,6 +217,18 @@ def test_refuses_to_be_installed_under_another_context(outside):
   running.close()
 
 
+def test_a_block_that_is_refused_under_another_context_leaves_no_worker(outside):
+  running = runtime.create_runtime("local_worker")
+  [started] = _own_workers()
+  with (
+    tff.framework.get_context_stack().install(_Named("above")),
+    pytest.raises(RuntimeError, match="Another TFF context is in force"),
+    running,
+  ):
+    raise AssertionError("It was entered.")
+  assert _ends(started)
+
+
 def test_threads_have_their_own(outside):
   running = runtime.create_runtime()
   found = []
@@ -678,3 +690,39 @@ def test_runs_inside_of_an_event_loop(outside):
   for name in ("in_process", "local_worker"):
     with runtime.create_runtime(name):
       assert asyncio.run(work()) == 6
+
+
+def test_a_federated_context_runs_on_what_was_started_again():
+  running = runtime.create_runtime()
+  context = running.federated_context()
+  for _ in range(2):  # The first is closed when it is left.
+    with running, tff.framework.get_context_stack().install(context):
+      assert asyncio.run(tff.program.materialize_value(_add_one(5))) == 6
+
+
+def test_a_program_leaves_no_empty_log(tmp_path):
+  """Of a runtime that nobody has closed, as that of a whole program."""
+  code = (
+    "import tff_algos\n"
+    "if __name__ == '__main__':\n"
+    "  print(tff_algos.create_runtime('local_worker').install().notice)\n"
+  )
+  done = subprocess.run(
+    [sys.executable, "-c", code],
+    env={**os.environ, "TMPDIR": str(tmp_path)},
+    capture_output=True,
+    text=True,
+    timeout=300,
+    check=True,
+  )
+  assert str(tmp_path) in done.stdout
+  assert not list(tmp_path.glob("tff_algos_worker_*"))
+
+
+def test_a_worker_takes_and_gives_more_than_grpc_does_by_itself():
+  """Which is 4 MB: a model of a million weights."""
+  numbers = tff.TensorType(np.float32, [1_500_000])
+  negate = tff.tensorflow.computation(lambda x: -x, numbers)
+  with runtime.create_runtime("local_worker"):
+    found = negate(np.arange(1_500_000, dtype=np.float32))
+  assert found[-1] == -1_499_999

@@ -9,6 +9,7 @@ import json
 import pathlib
 import re
 import shutil
+import threading
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ import tree
 
 import tff_algos
 from tff_algos.runtimes import private_apis
+from tff_algos.runtimes.federated_context import FederatedContext
 from tff_algos.simulation.client_source import ClientSourceIterator
 
 ROUNDS, PER_ROUND, SEED = 3, 2, 4
@@ -690,3 +692,25 @@ def test_source_refuses_other_clients_and_cohorts_too_large(clients, tmp_path):
     type(iterator).from_bytes(written)
   with pytest.raises(tff_algos.InputError, match="seed"):
     tff_algos.ClientSource(clients, -1)
+
+
+def test_who_waits_no_longer_for_a_leaf_leaves_the_others():
+  is_ending = threading.Event()
+
+  def invoke(comp, arg):
+    assert is_ending.wait(30)
+    return comp.type_signature.result and 5, 6
+
+  two = tff.federated_computation(
+    lambda x: (x, x), tff.FederatedType(np.int32, tff.SERVER)
+  )
+
+  async def run():
+    first, second = context.invoke(two, 5)
+    with pytest.raises(asyncio.TimeoutError):
+      await asyncio.wait_for(first.get_value(), 0.1)
+    is_ending.set()
+    return await second.get_value(), await first.get_value()
+
+  context = FederatedContext(invoke)
+  assert asyncio.run(run()) == (6, 5)

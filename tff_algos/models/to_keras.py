@@ -129,15 +129,17 @@ def example_inputs(keras_model: tf.keras.Model, number: int) -> NDArray[Any]:
 def difference(found: NDArray[Any], expected: NDArray[Any]) -> float:
   """The largest of two arrays of predictions, as a part of the largest expected, or of 1.
 
-  Infinite where one has NaN and the other has not, and where truth values differ.
+  Infinite where what is NaN or infinite in one is something else in the other, and where
+  truth values differ.
   """
   if expected.dtype == bool:
     return 0.0 if np.array_equal(found, expected) else math.inf
-  if not np.array_equal(np.isnan(found), np.isnan(expected)):
+  compared = np.isfinite(found) & np.isfinite(expected)
+  if not np.array_equal(found[~compared], expected[~compared], equal_nan=True):
     return math.inf
-  largest = np.nanmax(np.abs(expected), initial=1.0)
-  with np.errstate(invalid="ignore"):  # Of two infinite ones there is no difference.
-    return float(np.nanmax(np.abs(found - expected), initial=0.0) / largest)
+  found, expected = found[compared], expected[compared]
+  largest = np.max(np.abs(expected), initial=1.0)
+  return float(np.max(np.abs(found - expected), initial=0.0) / largest)
 
 
 def check_built(keras_model: tf.keras.Model) -> None:

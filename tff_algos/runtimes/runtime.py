@@ -124,7 +124,12 @@ class Runtime:
       atexit.unregister(self.close)
 
   def __enter__(self) -> Runtime:
-    return self.install()
+    try:
+      return self.install()
+    except BaseException:  # What leaves no block is closed here.
+      if not self._installations:
+        self.close()
+      raise
 
   def __exit__(self, *_: object) -> None:
     # Another thread may have installed it too, or have closed it.

@@ -322,8 +322,9 @@ def test_a_difference_is_measured_in_the_largest_logit():
   assert found == pytest.approx(1e-3 / 20, rel=1e-3)
   with pytest.raises(RuntimeError, match="differ by"):
     program.difference(expected + 3 * off, expected)
-  with pytest.raises(RuntimeError, match="NaN"):
-    program.difference(np.where(off > 0, np.nan, expected), expected)
+  for other in (np.nan, np.inf):
+    with pytest.raises(RuntimeError, match="NaN or infinite logits"):
+      program.difference(np.where(off > 0, other, expected), expected)
   nowhere = np.full_like(expected, np.nan)
   assert program.difference(nowhere, nowhere) == 0
 
