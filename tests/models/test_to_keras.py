@@ -506,6 +506,11 @@ def test_difference_is_infinite_where_one_alone_is(found):
   assert difference(expected, np.float32(found)) == math.inf
 
 
+def test_difference_of_other_shapes_is_infinite():
+  wide, narrow = np.ones((3, 2), np.float32), np.ones((3, 1), np.float32)
+  assert difference(wide, narrow) == difference(narrow, wide) == math.inf
+
+
 def test_what_is_finite_is_compared_beside_what_is_not():
   expected = np.float32([-np.inf, 1, 2])
   assert difference(expected, expected) == 0

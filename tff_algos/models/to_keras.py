@@ -129,9 +129,11 @@ def example_inputs(keras_model: tf.keras.Model, number: int) -> NDArray[Any]:
 def difference(found: NDArray[Any], expected: NDArray[Any]) -> float:
   """The largest of two arrays of predictions, as a part of the largest expected, or of 1.
 
-  Infinite where what is NaN or infinite in one is something else in the other, and where
-  truth values differ.
+  Infinite where their shapes differ, where what is NaN or infinite in one is something
+  else in the other, and where truth values differ.
   """
+  if found.shape != expected.shape:
+    return math.inf
   if expected.dtype == bool:
     return 0.0 if np.array_equal(found, expected) else math.inf
   compared = np.isfinite(found) & np.isfinite(expected)
