@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import datetime
+import functools
 import json
 import pathlib
 import re
@@ -107,7 +108,7 @@ class Dies(tff.program.FileProgramStateManager):
     await super().save(program_state, version)
 
 
-def run_tffs(process, clients, managers, **changed):
+def run_tffs(process, clients, managers, *, build_evaluation_manager=None, **changed):
   if isinstance(process, tff_algos.StatefulProcess):
     process = tff_algos.as_learning_process(process)
   options = dict(
@@ -121,7 +122,13 @@ def run_tffs(process, clients, managers, **changed):
     evaluation_manager=None,
     evaluation_periodicity=1,
   )
-  asyncio.run(tff.learning.programs.train_model(**{**options, **changed}))
+
+  async def train():
+    if build_evaluation_manager:  # Python 3.9 makes its locks for the loop that runs.
+      options["evaluation_manager"] = build_evaluation_manager()
+    await tff.learning.programs.train_model(**{**options, **changed})
+
+  asyncio.run(train())
 
 
 def run_ours(process, clients, managers, **changed):
@@ -170,7 +177,8 @@ def test_tffs_evaluation_manager_evaluates_a_rounds_model(
 ):
   process = tff_algos.build_evaluation_process(model)
   released = tff.program.MemoryReleaseManager()
-  manager = tff.learning.programs.EvaluationManager(
+  manager = functools.partial(
+    tff.learning.programs.EvaluationManager,
     data_source=tff_algos.ClientSource(clients),
     aggregated_metrics_manager=released,
     create_state_manager_fn=lambda name: tff.program.FileProgramStateManager(
@@ -181,7 +189,7 @@ def test_tffs_evaluation_manager_evaluates_a_rounds_model(
     duration=datetime.timedelta(0),  # One round.
   )
   managers = Managers(tmp_path / "states")
-  evaluated = dict(evaluation_manager=manager, evaluation_periodicity=ROUNDS)
+  evaluated = dict(build_evaluation_manager=manager, evaluation_periodicity=ROUNDS)
   run_tffs(fed_avg, clients, managers, **evaluated)
   x, y = (
     np.concatenate(parts)
