@@ -28,6 +28,7 @@ from tff_algos.runtimes import (
   blocks,
   dask_cluster,
   dask_context,
+  dask_errors,
   dask_tasks,
   dask_worker,
   execution,
@@ -607,8 +608,28 @@ def test_a_worker_that_is_given_back_is_not_called_lost(capsys):
   """As where a cluster is made smaller."""
   for expected in (True, False):
     event = dict(action="remove-worker", worker="tcp://a:1", expected=expected)
-    dask_context._tell_of_lost((0.0, event))
+    dask_errors.tell_of_lost((0.0, event))
     assert ("a:1 was lost" in capsys.readouterr().err) is not expected
+
+
+def test_workers_are_watched_until_a_clients_last_context_is_closed(
+  client, capsys, monkeypatch
+):
+  """A client has one handler of a topic, whoever set it last."""
+  closed = []
+  monkeypatch.setattr(client, "unsubscribe_topic", closed.append)
+  first, second = (dask_context.DaskContext(client) for _ in range(2))
+  first.close()
+
+  def told() -> str:
+    # Again and again: the subscription goes another way and may come later.
+    client.log_event("all", dict(action="remove-worker", worker="tcp://a:1"))
+    return capsys.readouterr().err
+
+  wait_for(lambda: "The worker tcp://a:1 was lost" in told(), 30)
+  assert not closed
+  second.close()
+  assert closed == ["all"]
 
 
 def test_what_was_taken_from_the_folder_is_removed_at_once(client, tmp_path, monkeypatch):

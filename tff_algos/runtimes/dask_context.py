@@ -54,6 +54,9 @@ _CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)
 
 _PREFIX = "tff_algos_"
 
+# A client has one handler of a topic, for all of its contexts.
+_open: weakref.WeakSet[DaskContext] = weakref.WeakSet()
+
 
 class _Call(NamedTuple):
   """What all parts of a cohort work with; the futures keep it on the cluster."""
@@ -93,7 +96,8 @@ class DaskContext(PlannedContext):
     self._choosing = threading.Lock()
     # Addresses of workers that are not like the machine.
     self._refused: set[str] = set()
-    self._client.subscribe_topic("all", _tell_of_lost)
+    _open.add(self)
+    self._client.subscribe_topic("all", dask_errors.tell_of_lost)
     # So that workers import TensorFlow while this process builds what they will run.
     self._machines = self._ask_machines()
 
@@ -104,8 +108,10 @@ class DaskContext(PlannedContext):
     super().close()
     self._computations.clear()
     self._machines.clear()
-    with contextlib.suppress(Exception):  # The cluster may be gone.
-      self._client.unsubscribe_topic("all")
+    _open.discard(self)
+    if all(context._client is not self._client for context in _open):
+      with contextlib.suppress(Exception):  # The cluster may be gone.
+        self._client.unsubscribe_topic("all")
 
   def peak_memory(self) -> int:
     """The most memory that the workers held, each at its own time, in bytes."""
@@ -384,14 +390,3 @@ def _job_of(
     machine=machine,
     folder=folder,
   )
-
-
-def _tell_of_lost(event: tuple[float, Any]) -> None:
-  """Says in one line that a worker was lost."""
-  _, message = event
-  if message.get("action") == "remove-worker" and not message.get("expected"):
-    print(
-      f"The worker {message.get('worker')} was lost: others do what it was doing.",
-      file=sys.stderr,
-      flush=True,
-    )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import re
+import sys
+from typing import Any
 
 import tensorflow as tf
 
@@ -29,6 +31,17 @@ _SAME_FILES = (
   "Every worker must read client files at the same path: use a shared --cache_dir, or "
   "copy it to all machines."
 )
+
+
+def tell_of_lost(event: tuple[float, Any]) -> None:
+  """Says in one line that a worker was lost, if this event of Dask's is of one."""
+  _, message = event
+  if message.get("action") == "remove-worker" and not message.get("expected"):
+    print(
+      f"The worker {message.get('worker')} was lost: others do what it was doing.",
+      file=sys.stderr,
+      flush=True,
+    )
 
 
 def error_of(failed: Failed) -> Exception:
