@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.rows.parts import cifar10, local_sgd, network, tfds
+from tasks.rows.parts import cifar, local_sgd, network, tfds
 from tasks.task import Task
 
 
@@ -51,49 +51,49 @@ ROWS: tuple[Task, ...] = (
   _row(
     "cifar10_cnn3",
     "CIFAR-10, CNN of FedAgg (586,250 weights)",
-    cifar10,
+    cifar(10),
     network("cnn", "cnn3"),
   ),
   _row(
     "cifar10_lenet5",
     "CIFAR-10, LeNet-5 of FedAgg (121,182 weights)",
-    cifar10,
+    cifar(10),
     network("cnn", "lenet5"),
   ),
   _row(
     "cifar10_alexnet",
     "CIFAR-10, AlexNet for small pictures (2,472,266 weights)",
-    cifar10,
+    cifar(10),
     network("cnn", "alexnet"),
   ),
   _row(
     "cifar10_vgg11",
     "CIFAR-10, VGG-11 for small pictures (9,231,114 weights)",
-    cifar10,
+    cifar(10),
     network("vgg", "vgg11"),
   ),
   _row(
     "cifar10_resnet18",
     "CIFAR-10, ResNet-18 for small pictures (11,173,962 weights)",
-    cifar10,
+    cifar(10),
     network("resnet", "resnet18"),
   ),
   _row(
     "cifar10_googlenet",
     "CIFAR-10, GoogLeNet for small pictures (6,166,250 weights)",
-    cifar10,
+    cifar(10),
     network("googlenet", "googlenet"),
   ),
   _row(
     "cifar10_densenet",
     "CIFAR-10, DenseNet for small pictures (1,000,618 weights)",
-    cifar10,
+    cifar(10),
     network("densenet", "densenet"),
   ),
   _row(
     "cifar100_vgg11",
     "CIFAR-100, VGG-11 for small pictures (9,277,284 weights)",
-    tfds("cifar100"),
+    cifar(100),
     network("vgg", "vgg11"),
     rounds=500,
     batch_size=64,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.rows.parts import cifar10, local_sgd, network, tfds
+from tasks.rows.parts import cifar, local_sgd, network, tfds
 from tasks.task import Task
 
 
@@ -33,19 +33,19 @@ ROWS: tuple[Task, ...] = (
   _row(
     "cifar10_lenet",
     "CIFAR-10 (TFDS or a folder of pictures), LeNet (62,006 weights)",
-    cifar10,
+    cifar(10),
     network("cnn", "lenet"),
   ),
   _row(
     "cifar10_lenet_augmented",
     "CIFAR-10 shifted and mirrored in training, LeNet (62,006 weights)",
-    cifar10,
+    cifar(10),
     network("cnn", "lenet_augmented"),
   ),
   _row(
     "cifar100_vgg16",
     "CIFAR-100, VGG-16 for small pictures (14,774,436 weights)",
-    tfds("cifar100"),
+    cifar(100),
     network("vgg", "vgg16"),
   ),
 )

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Optional
 
-from tasks.rows.parts import cifar10, local_sgd, network, tfds
+from tasks.rows.parts import cifar, local_sgd, network, tfds
 from tasks.task import Task
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ ROWS: tuple[Task, ...] = (
   Task(
     "cifar10_uniform_resnet9",
     "CIFAR-10, ResNet-9 with Fixup (6,568,673 weights), 10,000 clients of 5, IID.",
-    cifar10,
+    cifar(10),
     network("resnet", "resnet9"),
     partition="iid",
     num_clients=10_000,
@@ -99,7 +99,7 @@ ROWS: tuple[Task, ...] = (
   Task(
     "cifar10_one_class_resnet9",
     "CIFAR-10, ResNet-9 with Fixup (6,568,673 weights), 10,000 clients of one class.",
-    cifar10,
+    cifar(10),
     network("resnet", "resnet9"),
     partition="shards:shards_per_client=1",
     num_clients=10_000,
@@ -110,7 +110,7 @@ ROWS: tuple[Task, ...] = (
   Task(
     "cifar100_resnet9",
     "CIFAR-100, ResNet-9 with Fixup (6,614,843 weights), 50,000 clients of one picture.",
-    tfds("cifar100"),
+    cifar(100),
     network("resnet", "resnet9"),
     partition="iid",
     num_clients=50_000,
@@ -122,7 +122,7 @@ ROWS: tuple[Task, ...] = (
     "cifar100_vit",
     "CIFAR-100, the pretrained ViT of $TFF_ALGOS_VIT_WEIGHTS, 50,000 clients of one "
     "picture.",
-    tfds("cifar100"),
+    cifar(100),
     network("vit", "pretrained"),
     partition="iid",
     num_clients=50_000,

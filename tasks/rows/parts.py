@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 _SPLITS = ("train", "test")
-# For training and for testing.
-_CIFAR10_PICTURES = (50_000, 10_000)
+# For training and for testing, of CIFAR-10 and of CIFAR-100.
+_CIFAR_PICTURES = (50_000, 10_000)
 
 
 def tfds(name: str) -> Callable[[Optional[str], str], Dataset]:
@@ -33,27 +33,37 @@ def tfds(name: str) -> Callable[[Optional[str], str], Dataset]:
   return load
 
 
-def cifar10(data_dir: Optional[str], cache_dir: str) -> Dataset:
-  """Loads CIFAR-10 from a folder of pictures, if `data_dir` is one, or else by TFDS."""
-  from tasks.datasets import picture_folder, tfds_images
+def cifar(num_classes: int) -> Callable[[Optional[str], str], Dataset]:
+  """A loader of CIFAR-10 or -100: of a folder of pictures, if `data_dir` is one, or TFDS.
 
-  folder = None if data_dir is None else pathlib.Path(data_dir).expanduser()
-  is_tfds = folder is None or (folder / "cifar10").is_dir()
-  if folder is None or is_tfds or not _may_hold_pictures(folder):
-    return tfds_images.load("cifar10", data_dir)
-  files = (path for split in _SPLITS for path in (folder / split).glob("*/*"))
-  is_jpeg = any(path.suffix.lower() in (".jpg", ".jpeg") for path in files)
-  found = picture_folder.load(
-    folder,
-    num_classes=10,
-    note="JPEG CIFAR-10" if is_jpeg else "CIFAR-10 from a folder of pictures",
-    cache_dir=os.path.join(cache_dir, "pictures"),
-  )
-  counts = len(found.train_y), len(found.test_y)
-  if counts == _CIFAR10_PICTURES:
-    return found
-  here, all_of_them = ("{:,} + {:,}".format(*c) for c in (counts, _CIFAR10_PICTURES))
-  return found._replace(note=f"{found.note}, {here} pictures of {all_of_them}")
+  Args:
+    num_classes: 10 or 100.
+  """
+  name = f"CIFAR-{num_classes}"
+
+  def load(data_dir: Optional[str], cache_dir: str) -> Dataset:
+    from tasks.datasets import picture_folder, tfds_images
+
+    tfds_name = f"cifar{num_classes}"
+    folder = None if data_dir is None else pathlib.Path(data_dir).expanduser()
+    is_tfds = folder is None or (folder / tfds_name).is_dir()
+    if folder is None or is_tfds or not _may_hold_pictures(folder):
+      return tfds_images.load(tfds_name, data_dir)
+    files = (path for split in _SPLITS for path in (folder / split).glob("*/*"))
+    is_jpeg = any(path.suffix.lower() in (".jpg", ".jpeg") for path in files)
+    found = picture_folder.load(
+      folder,
+      num_classes=num_classes,
+      note=f"JPEG {name}" if is_jpeg else f"{name} from a folder of pictures",
+      cache_dir=os.path.join(cache_dir, "pictures"),
+    )
+    counts = len(found.train_y), len(found.test_y)
+    if counts == _CIFAR_PICTURES:
+      return found
+    here, all_of_them = ("{:,} + {:,}".format(*c) for c in (counts, _CIFAR_PICTURES))
+    return found._replace(note=f"{found.note}, {here} pictures of {all_of_them}")
+
+  return load
 
 
 def _may_hold_pictures(folder: pathlib.Path) -> bool:

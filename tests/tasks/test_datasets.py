@@ -819,22 +819,26 @@ def test_picture_folder_without_pictures(content, tmp_path):
 @pytest.mark.parametrize(
   "file, said",
   [
-    ("train/cat/1.jpg", "JPEG CIFAR-10"),
-    ("train/cat/1.JPG", "JPEG CIFAR-10"),
-    ("test/cat/1.Jpeg", "JPEG CIFAR-10"),
-    ("train/cat/1.png", "CIFAR-10 from a folder of pictures"),
-    ("cifar10.tar", "CIFAR-10 from a folder of pictures"),
+    ("train/cat/1.jpg", "JPEG CIFAR-{}"),
+    ("train/cat/1.JPG", "JPEG CIFAR-{}"),
+    ("test/cat/1.Jpeg", "JPEG CIFAR-{}"),
+    ("train/cat/1.png", "CIFAR-{} from a folder of pictures"),
+    ("cifar10.tar", "CIFAR-{} from a folder of pictures"),
     ("cifar-10.tar.gz", None),
   ],
 )
-def test_cifar10_says_what_its_pictures_are(monkeypatch, tmp_path, file, said):
+@pytest.mark.parametrize("num_classes", [10, 100])
+def test_cifar_says_what_its_pictures_are(monkeypatch, tmp_path, file, said, num_classes):
   """JPEG's are not the publishers' pixels; what TFDS prepares is."""
   (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
   (tmp_path / file).touch()
   monkeypatch.setattr(picture_folder, "load", _of_counts(50_000, 10_000))
   monkeypatch.setattr(tfds_images, "load", lambda *given: given)
-  found = parts.cifar10(str(tmp_path), str(tmp_path / "cache"))
-  assert found == ("cifar10", str(tmp_path)) if said is None else found.note == said
+  found = parts.cifar(num_classes)(str(tmp_path), str(tmp_path / "cache"))
+  if said is None:
+    assert found == (f"cifar{num_classes}", str(tmp_path))
+  else:
+    assert (found.num_classes, found.note) == (num_classes, said.format(num_classes))
 
 
 def _of_counts(num_train, num_test):
@@ -847,30 +851,30 @@ def _of_counts(num_train, num_test):
   return load
 
 
-def test_cifar10_in_part_says_so(monkeypatch, tmp_path):
+def test_cifar_in_part_says_so(monkeypatch, tmp_path):
   """As an archive that was cut short unpacks."""
   (tmp_path / "train/cat").mkdir(parents=True)
   (tmp_path / "train/cat/1.jpg").touch()
   monkeypatch.setattr(picture_folder, "load", _of_counts(50_000, 9_910))
   expected = "JPEG CIFAR-10, 50,000 + 9,910 pictures of 50,000 + 10,000"
-  assert parts.cifar10(str(tmp_path), str(tmp_path / "cache")).note == expected
+  assert parts.cifar(10)(str(tmp_path), str(tmp_path / "cache")).note == expected
 
 
-def test_cifar10_that_is_the_archive_says_how_to_unpack_it(folder, tmp_path):
+def test_cifar_that_is_the_archive_says_how_to_unpack_it(folder, tmp_path):
   with tarfile.open(tmp_path / "cifar10.tar", "w") as archive:
     archive.add(folder, arcname=".")
   with pytest.raises(dataset.DataMissingError, match="run `tar -xf"):
-    parts.cifar10(str(tmp_path / "cifar10.tar"), str(tmp_path / "cache"))
+    parts.cifar(10)(str(tmp_path / "cifar10.tar"), str(tmp_path / "cache"))
   (folder / "train").rename(tmp_path / "gone")
   with pytest.raises(dataset.DataMissingError, match="does not hold train/ and test/"):
-    parts.cifar10(str(folder), str(tmp_path / "cache"))
+    parts.cifar(10)(str(folder), str(tmp_path / "cache"))
 
 
 def test_what_tfds_has_prepared_is_taken_whatever_is_beside_it(monkeypatch, tmp_path):
   (tmp_path / "cifar10/3.0.2").mkdir(parents=True)
   (tmp_path / "other.tar").touch()
   monkeypatch.setattr(tfds_images, "load", lambda *given: given)
-  assert parts.cifar10(str(tmp_path), "cache") == ("cifar10", str(tmp_path))
+  assert parts.cifar(10)(str(tmp_path), "cache") == ("cifar10", str(tmp_path))
 
 
 # --- Real data ----------------------------------------------------------------------
