@@ -236,8 +236,10 @@ def draw_columns(
   shown = counts[:_MAX_STANDING_CLIENTS]
   fig = figure.Figure(figsize=(8, 6.2))
   axes: Any = fig.add_axes((0.02, 0.02, 0.9, 0.92), projection="3d")
-  # An axis as long as it has columns, so that all are square; but not a thread.
-  axes.set_box_aspect((max(len(shown), 6) / 20, max(num_classes, 6) / 20, 0.45), zoom=1.1)
+  # An axis as long as it has columns, so that all are square; but neither a thread nor a
+  # ribbon, whose other axis has no room for its numbers.
+  lengths = [np.clip(count, 6, 20) / 20 for count in shown.shape]
+  axes.set_box_aspect((*lengths, 0.45), zoom=1.1 if num_classes <= 10 else 0.95)
   axes.view_init(elev=38, azim=-52)
   colors = colormaps["tab10" if num_classes <= 10 else "turbo"]
   client, label = np.nonzero(shown)
@@ -250,7 +252,7 @@ def draw_columns(
     shown[client, label],
     color=colors(label if num_classes <= 10 else label / (num_classes - 1)),
     edgecolor=(0, 0, 0, 0.4),
-    linewidth=0.3,
+    linewidth=0.3 if num_classes <= 20 else 0.1,
   )
   axes.set_xlabel("client", labelpad=8)
   axes.set(
