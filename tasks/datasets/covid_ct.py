@@ -25,8 +25,8 @@ CLASSES = ("COVID", "NonCOVID")
 
 _HOME = "https://github.com/UCSD-AI4H/COVID-CT"
 _PUBLISHED_SOURCES = 32
-# Of both labels, for training and for testing [recalled; with the 60 and 58 pictures for
-# validation they are the published 349 and 397].
+# Of both labels, for training and for testing [code, the publishers' lists; with the 60
+# and 58 pictures for validation they are the published 349 and 397].
 _PUBLISHED_PICTURES = ((191, 234), (98, 105))
 # Where the name of the publication ends in a picture's name: before its page, figure or
 # part, or else before the ending.
@@ -40,8 +40,8 @@ def load(data_dir: str | os.PathLike[str] | None, *, size: int = 224) -> dataset
   whose sources are not known, a share in proportion [paper], drawn at random with a fixed
   seed [convention]. The source is taken from the picture's name, which begins with the
   publication's: '2020.02.10.20021584-p6-52%0.png' is of '2020.02.10.20021584'
-  [convention; FedReg does not say how it tells its 32 sources]. The note says so where
-  there are not 32, or where the lists have other numbers of pictures than the published.
+  [convention; on the publishers' lists it gives FedReg's 32 sources]. The note says so
+  where there are not 32, or where the lists have other numbers of pictures than theirs.
 
   Args:
     data_dir: the publishers' repository, with Data-split/COVID/trainCT_COVID.txt and so
