@@ -89,9 +89,11 @@ def draw_table(
         means, places, xerr=spreads, fmt="o", color="tab:blue"
       )
     low, high = axes.get_xlim()
-    if high - low < column.least_span:
-      middle, half = (low + high) / 2, column.least_span / 2
-      axes.set_xlim(middle - half, middle + half)
+    # Of one whole number alone the frame would be a tenth wide, with tenths below it.
+    least = max(column.least_span, 2.0 * column.is_whole)
+    if high - low < least:
+      middle = (low + high) / 2
+      axes.set_xlim(middle - least / 2, middle + least / 2)
     if column.is_whole:
       axes.xaxis.set_major_locator(
         MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True)

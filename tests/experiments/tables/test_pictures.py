@@ -49,6 +49,13 @@ def test_counts_are_told_in_whole_numbers(pictured, tmp_path):
   assert any(tick != round(tick) for tick in other)
 
 
+def test_a_count_that_all_have_is_told_in_whole_numbers_too(pictured, tmp_path):
+  column = pictures.Points("R", [(1.0, 0.0)] * 2, [None] * 2, 0.0, True)
+  pictures.draw_table("x", ["a", "b"], [column], str(tmp_path / "x.png"))
+  ticks = pictured[0].axes[0].get_xticks()
+  assert 1 in ticks and all(tick == round(tick) for tick in ticks)
+
+
 def _lines(count, paper=None):
   """Each the mean of two runs, over all heights of a frame."""
   rises = [[0.1, 0.01 * k, 0.1 * k] for k in range(count)]
