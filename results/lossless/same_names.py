@@ -23,8 +23,8 @@ def _pixels(paths: list[pathlib.Path]) -> np.ndarray:
 
 
 def main(jpeg: pathlib.Path, png: pathlib.Path, out: pathlib.Path) -> None:
-  """Copies PNG's files to OUT; of the JPEG files it prints how near they are."""
-  ratios = []
+  """Copies PNG's files; prints their means and deviations, and how near JPEG's are."""
+  ratios, train = [], []
   for folder in sorted(jpeg.glob("t*/*/")):
     where = folder.relative_to(jpeg)
     lossy, lossless = (sorted((root / where).iterdir()) for root in (jpeg, png))
@@ -37,6 +37,12 @@ def main(jpeg: pathlib.Path, png: pathlib.Path, out: pathlib.Path) -> None:
     for path, original in zip(lossy, nearest):
       shutil.copyfile(lossless[original], out / where / f"{path.stem}.png")
     ratios.append(10 * np.log10(255**2 * x.shape[1] / squares.min(1)))
+    if where.parts[0] == "train":
+      train.append(y.reshape(-1, 3).astype(np.uint8))
+  channels = np.concatenate(train)
+  for name, of in (("means", np.mean), ("deviations", np.std)):
+    values = [f"{of(channel / 255):.4f}" for channel in channels.T]
+    print(f"The originals' {name} by channel, for training: {', '.join(values)}")
   print(f"PSNR of the JPEG files: {np.concatenate(ratios).mean():.1f} dB in the mean")
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 from matplotlib import figure, image
-from mpl_toolkits.mplot3d import axes3d
+from mpl_toolkits.mplot3d import axes3d, proj3d
 
 from tff_algos.diagnostics import heterogeneity
 from tff_algos.errors import InputError
@@ -152,6 +153,28 @@ def test_columns_stand_for_what_the_first_clients_hold(
   np.testing.assert_array_equal(standing, counts[:shown])
   said = "all clients" if shown == num_clients else "the first 20 of 30 clients"
   assert fig.get_suptitle() == f"What it is\n{said}"
+
+
+@pytest.mark.parametrize("num_clients", [10, 20])
+@pytest.mark.parametrize("num_classes", [10, 20, 100])
+def test_columns_have_room_for_the_numbers_of_both_axes(
+  num_clients, num_classes, drawn, tmp_path
+):
+  counts = np.ones((num_clients, num_classes), int)
+  heterogeneity.draw_columns(counts, tmp_path / "a.png", "What it is")
+  (fig,) = drawn
+  (axes,) = fig.axes
+  x, y, z = axes.get_xlim(), axes.get_ylim(), axes.get_zlim()
+  corners = np.array([*itertools.product(x, y, z)]).T
+  across, up, _ = proj3d.proj_transform(*corners, axes.get_proj())
+  places = axes.transData.transform(np.stack([across, up], 1)).reshape(2, 2, 2, 2)
+  assert (places > 0).all() and (places < [fig.bbox.width, fig.bbox.height]).all()
+  for end, axis in ((places[1, 0, 0], axes.xaxis), (places[0, 1, 0], axes.yaxis)):
+    low, high = sorted(axis.get_view_interval())
+    numbers = [tick for tick in axis.get_majorticklocs() if low <= tick <= high]
+    room = np.linalg.norm(end - places[0, 0, 0]) / len(numbers)
+    # Two digits are less wide than they are high twice.
+    assert room > 2 * axis.get_ticklabels()[0].get_fontsize() / 72 * fig.dpi
 
 
 def test_import_and_drawing_load_no_framework_and_no_global_plot(tmp_path):
