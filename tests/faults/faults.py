@@ -360,6 +360,27 @@ FAULTS = (
     "accountant.compose(mechanism, 1)",
     ("tests/privacy/test_accounting.py",),
   ),
+  Fault(
+    "large examples: pseudo data of as many at once as of small ones",
+    f"{_CLIENT_WORK}pseudo_data.py",
+    "max(1, examples_at_once(model, 2 * _CHUNK) // 2)",
+    "_CHUNK",
+    _of("models/test_batch_sizes.py", "few_at_once"),
+  ),
+  Fault(
+    "large examples: evaluated by as many at once as small ones",
+    f"{_SIMULATION}evaluation.py",
+    "return examples_at_once(model, _BATCH)",
+    "return _BATCH",
+    _of("models/test_batch_sizes.py", "few_at_once"),
+  ),
+  Fault(
+    "large examples: a full gradient of as many at once as of small ones",
+    f"{_CLIENT_WORK}gradients.py",
+    "examples_at_once(model, _CHUNK)",
+    "_CHUNK",
+    _of("models/test_batch_sizes.py", "few_at_once"),
+  ),
   # Models and data.
   Fault(
     "pictures: not scaled",

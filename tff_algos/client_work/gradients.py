@@ -10,6 +10,7 @@ import tensorflow as tf
 from tff_algos import graphs
 from tff_algos.client_data import Examples
 from tff_algos.client_work import tree_math
+from tff_algos.models.batch_sizes import examples_at_once
 from tff_algos.models.functional import Model, Weights
 from tff_algos.models.losses import one_each
 
@@ -85,18 +86,18 @@ def full_gradient(
   model: Model, weights: Weights, examples: Examples, seed: tf.Tensor
 ) -> tuple[Weights, tf.Tensor]:
   """The gradient of the mean loss over all examples, and the sum of the losses."""
-  n = tf.shape(examples.y)[0]
+  n, at_once = tf.shape(examples.y)[0], examples_at_once(model, _CHUNK)
   seed = tf.random.experimental.stateless_fold_in(seed, _FULL_GRADIENT)
 
   def body(
     start: tf.Tensor, total: Weights, loss: tf.Tensor
   ) -> tuple[tf.Tensor, Weights, tf.Tensor]:
-    x, y = examples.x[start : start + _CHUNK], examples.y[start : start + _CHUNK]
+    x, y = (part[start : start + at_once] for part in examples)
     chunk_seed = tf.random.experimental.stateless_fold_in(seed, start)
     gradient, chunk_loss = batch_gradient(model, weights, x, y, chunk_seed)
     share = tf.cast(tf.shape(y)[0], tf.float32) / tf.cast(n, tf.float32)
     total = tree_math.add_scaled(total, share, gradient)
-    return start + _CHUNK, total, loss + chunk_loss
+    return start + at_once, total, loss + chunk_loss
 
   _, total, loss = tf.while_loop(
     lambda start, total, loss: start < n,

@@ -11,10 +11,11 @@ import tensorflow as tf
 
 from tff_algos.client_data import Examples
 from tff_algos.errors import InputError
+from tff_algos.models.batch_sizes import examples_at_once
 from tff_algos.models.functional import Model, Weights
 
-# Examples whose data are made at once: many more than a mini-batch, because each one's
-# are made by itself and large batches cost less.
+# Examples whose data are made at once, if they are small: many more than a mini-batch,
+# because each one's are made by itself and large batches cost less.
 _CHUNK = 256
 
 
@@ -93,6 +94,7 @@ def make_pseudo_data(
   assert model.soft_targets is not None
   soft_targets, n = model.soft_targets, tf.shape(examples.y)[0]
   x = model.preprocess(examples.x)
+  at_once = max(1, examples_at_once(model, 2 * _CHUNK) // 2)  # Of each of both kinds.
   lengths = tf.stack([pseudo_step, perturbed_step])
   ones = [1] * (x.shape.rank - 1)
 
@@ -105,7 +107,7 @@ def make_pseudo_data(
     targets: tf.TensorArray,
     perturbed: tf.TensorArray,
   ) -> tuple[tf.Tensor, tf.TensorArray, tf.TensorArray, tf.TensorArray]:
-    here = slice(first, first + _CHUNK)
+    here = slice(first, first + at_once)
     y, size = examples.y[here], tf.shape(examples.y[here])[0]
 
     # Both kinds in one batch: first the pseudo, then the perturbed data.
@@ -129,16 +131,18 @@ def make_pseudo_data(
       v = v + length * tf.stop_gradient(tf.sign(gradient))
       if limits is not None:
         v = tf.clip_by_value(v, twice(limits.low[here]), twice(limits.high[here]))
-    chunk = first // _CHUNK
+    chunk = first // at_once
     return (
-      first + _CHUNK,
+      first + at_once,
       pseudo.write(chunk, v[:size]),
       targets.write(chunk, soft_targets.of(predict(v[:size]))),
       perturbed.write(chunk, v[size:]),
     )
 
   def empty() -> tf.TensorArray:
-    return tf.TensorArray(tf.float32, size=(n + _CHUNK - 1) // _CHUNK, infer_shape=False)
+    return tf.TensorArray(
+      tf.float32, size=(n + at_once - 1) // at_once, infer_shape=False
+    )
 
   _, *made = tf.while_loop(
     lambda first, *_: first < n,

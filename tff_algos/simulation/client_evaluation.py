@@ -256,13 +256,14 @@ def _rows(examples: Examples, rows: tf.Tensor) -> Examples:
 
 def _totals(model: Model, weights: Weights, examples: Examples) -> dict[str, tf.Tensor]:
   """Name to float64 (2,), total and count over the examples."""
+  batch = evaluation.batch_of(model)
 
   def add_batch(
     start: tf.Tensor, sums: dict[str, tf.Tensor]
   ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-    x, y = (part[start : start + evaluation.BATCH] for part in examples)
+    x, y = (part[start : start + batch] for part in examples)
     found = batch_totals.of_examples(model, weights, x, y)
-    return start + evaluation.BATCH, {name: sums[name] + found[name] for name in sums}
+    return start + batch, {name: sums[name] + found[name] for name in sums}
 
   n = tf.shape(examples.y)[0]
   zeros = {name: tf.zeros([2], tf.float64) for name in ("loss", *model.metrics)}

@@ -14,11 +14,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from tff_algos import client_arrays
 from tff_algos.models import batch_totals
+from tff_algos.models.batch_sizes import examples_at_once
 from tff_algos.models.functional import Model, Weights, check_model, check_weights
 from tff_algos.runtimes import private_apis
 
-# Examples at once, here and where clients are evaluated.
-BATCH = 200
+_BATCH = 200
+
+
+def batch_of(model: Model) -> int:
+  """Examples at once, here and where clients are evaluated."""
+  return examples_at_once(model, _BATCH)
 
 
 def build_evaluation(
@@ -60,6 +65,7 @@ def build_evaluation(
 def build_means(model: Model) -> Callable[..., OrderedDict[str, float]]:
   """`build_evaluation` of any examples: makes a function of `(weights, x, y)`."""
   x_spec, y_spec = model.example_spec
+  batch = batch_of(model)
 
   @tf.function(
     input_signature=[
@@ -82,7 +88,7 @@ def build_means(model: Model) -> Callable[..., OrderedDict[str, float]]:
     tensors = tuple(map(tf.constant, check_weights(model, weights)))
 
     def totals_from(start: int) -> dict[str, NDArray[Any]]:
-      stop = start + BATCH
+      stop = start + batch
       with private_apis.safe_for_threads():
         parts = totals(tensors, x[start:stop], y[start:stop])
       return {name: value.numpy() for name, value in parts.items()}
@@ -90,7 +96,7 @@ def build_means(model: Model) -> Callable[..., OrderedDict[str, float]]:
     sums = {name: np.zeros(2) for name in ("loss", *model.metrics)}
     # Operations may have one core each: batches use the others.
     with futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-      for part in pool.map(totals_from, range(0, len(y), BATCH)):
+      for part in pool.map(totals_from, range(0, len(y), batch)):
         for name, value in part.items():
           sums[name] += value
     return OrderedDict((name, float(t / n)) for name, (t, n) in sums.items())

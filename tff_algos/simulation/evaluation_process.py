@@ -51,6 +51,7 @@ def build_evaluation_process(
 def _batches(model: Model, element_spec: Optional[Any]) -> tff.Computation:
   """From what a client is handed to a data set of batches `(x, y)`."""
   spec, labels = model.example_spec, model.labels()
+  batch = evaluation.batch_of(model)
   if element_spec is None:
 
     @tff.tensorflow.computation(tff.to_type(client_data.CLIENT_INPUT_TYPE))
@@ -58,7 +59,7 @@ def _batches(model: Model, element_spec: Optional[Any]) -> tff.Computation:
       examples = client_readings.with_labels_of(
         client_data.read(client_input.path, spec), labels
       )
-      return tf.data.Dataset.from_tensor_slices(tuple(examples)).batch(evaluation.BATCH)
+      return tf.data.Dataset.from_tensor_slices(tuple(examples)).batch(batch)
 
     return of_file
   is_batched = client_readings.is_batched(spec, element_spec)
@@ -73,6 +74,6 @@ def _batches(model: Model, element_spec: Optional[Any]) -> tff.Computation:
   def of_dataset(dataset: tf.data.Dataset) -> tf.data.Dataset:
     make = dataset.rebatch if is_batched else dataset.batch
     # Of a mapping each element is one argument, of a pair two.
-    return make(evaluation.BATCH).map(lambda *e: pair(e[0] if len(e) == 1 else e))
+    return make(batch).map(lambda *e: pair(e[0] if len(e) == 1 else e))
 
   return of_dataset
