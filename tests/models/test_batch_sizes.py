@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 
 import numpy as np
@@ -47,15 +48,19 @@ def _examples(n: int) -> Examples:
   return Examples(x, rng.integers(0, 3, n, np.int32))
 
 
-@given(
-  st.lists(st.integers(1, 3000), max_size=3),
-  st.integers(1, 1000),
+@pytest.mark.parametrize(
+  ("of", "numbers"),
+  [(batch_sizes.to_predict, 2**21), (batch_sizes.to_differentiate, 2**19)],
 )
-def test_as_many_as_have_two_million_numbers(shape, most):
-  found, numbers = batch_sizes.examples_at_once(_model(1, shape), most), np.prod(shape)
+@given(
+  shape=st.lists(st.integers(1, 3000), max_size=3),
+  most=st.integers(1, 1000),
+)
+def test_as_many_as_have_so_many_numbers(of, numbers, shape, most):
+  found, of_one = of(_model(1, tuple(shape)), most), math.prod(shape)
   assert 1 <= found <= most
-  assert found == 1 or found * numbers <= 2**21
-  assert found == most or (found + 1) * numbers > 2**21
+  assert found == 1 or found * of_one <= numbers
+  assert found == most or (found + 1) * of_one > numbers
 
 
 def _full_gradient(model, examples):
@@ -86,7 +91,8 @@ def _client_totals(model, examples):
 def test_few_at_once_give_what_all_give(monkeypatch, of):
   examples = _examples(11)
   whole = of(_model(1000), examples)
-  monkeypatch.setattr(batch_sizes, "_NUMBERS", 5 * _FEATURES)
+  for numbers in ("_PREDICTED", "_DIFFERENTIATED"):
+    monkeypatch.setattr(batch_sizes, numbers, 5 * _FEATURES)
   for ours, expected in zip(of(_model(5), examples), whole):
     np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
 

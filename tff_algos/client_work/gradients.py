@@ -10,7 +10,7 @@ import tensorflow as tf
 from tff_algos import graphs
 from tff_algos.client_data import Examples
 from tff_algos.client_work import tree_math
-from tff_algos.models.batch_sizes import examples_at_once
+from tff_algos.models import batch_sizes
 from tff_algos.models.functional import Model, Weights
 from tff_algos.models.losses import one_each
 
@@ -86,7 +86,7 @@ def full_gradient(
   model: Model, weights: Weights, examples: Examples, seed: tf.Tensor
 ) -> tuple[Weights, tf.Tensor]:
   """The gradient of the mean loss over all examples, and the sum of the losses."""
-  n, at_once = tf.shape(examples.y)[0], examples_at_once(model, _CHUNK)
+  n, at_once = tf.shape(examples.y)[0], batch_sizes.to_differentiate(model, _CHUNK)
   seed = tf.random.experimental.stateless_fold_in(seed, _FULL_GRADIENT)
 
   def body(

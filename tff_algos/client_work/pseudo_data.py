@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tff_algos.client_data import Examples
 from tff_algos.errors import InputError
-from tff_algos.models.batch_sizes import examples_at_once
+from tff_algos.models import batch_sizes
 from tff_algos.models.functional import Model, Weights
 
 # Examples whose data are made at once, if they are small: many more than a mini-batch,
@@ -94,7 +94,8 @@ def make_pseudo_data(
   assert model.soft_targets is not None
   soft_targets, n = model.soft_targets, tf.shape(examples.y)[0]
   x = model.preprocess(examples.x)
-  at_once = max(1, examples_at_once(model, 2 * _CHUNK) // 2)  # Of each of both kinds.
+  # Of each of both kinds.
+  at_once = max(1, batch_sizes.to_differentiate(model, 2 * _CHUNK) // 2)
   lengths = tf.stack([pseudo_step, perturbed_step])
   ones = [1] * (x.shape.rank - 1)
 

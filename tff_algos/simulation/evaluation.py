@@ -13,8 +13,7 @@ import tensorflow as tf
 from numpy.typing import ArrayLike, NDArray
 
 from tff_algos import client_arrays
-from tff_algos.models import batch_totals
-from tff_algos.models.batch_sizes import examples_at_once
+from tff_algos.models import batch_sizes, batch_totals
 from tff_algos.models.functional import Model, Weights, check_model, check_weights
 from tff_algos.runtimes import private_apis
 
@@ -23,7 +22,7 @@ _BATCH = 200
 
 def batch_of(model: Model) -> int:
   """Examples at once, here and where clients are evaluated."""
-  return examples_at_once(model, _BATCH)
+  return batch_sizes.to_predict(model, _BATCH)
 
 
 def build_evaluation(
