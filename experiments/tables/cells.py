@@ -311,6 +311,8 @@ def run_program(command: Sequence[str]) -> int:
     # `process.wait()` handles what comes just before it waits only after it has waited.
     while (status := process.poll()) is None:
       time.sleep(0.05)
+  if status == -signal.SIGKILL:
+    print("It was killed, most likely for want of memory.", file=sys.stderr)
   if stopped or status == command_line.STOPPED_EARLY:
     raise StoppedEarlyError
   return status

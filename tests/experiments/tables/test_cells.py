@@ -390,6 +390,12 @@ def test_signal_stops_the_run_too(tmp_path, name):
   assert said.read_text() == "ended"
 
 
+def test_killed_program_is_told_of(capfd):
+  code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+  assert cells.run_program([sys.executable, "-c", code]) == -signal.SIGKILL
+  assert "most likely for want of memory" in capfd.readouterr().err
+
+
 def test_second_sigterm_is_passed_on_too(tmp_path):
   """By which a run ends at once; Ctrl-C is its terminal's to tell it."""
   child = (
