@@ -4,7 +4,7 @@
 
 REPOSITORY is a clone of github.com/Zoesgithub/FedReg. `logs.csv` gets a row for each log:
 the best test accuracy, the round that it stands after, the one after the last round, the
-mean of the last 30 rounds (of all, where there are nine), the first rounds at half, nine
+mean of the last 30 rounds (of all, where there are ten), the first rounds at half, nine
 tenths and all of the best of the same setting's SGD, and the paper's numbers of these.
 """
 
@@ -40,13 +40,11 @@ def test_accuracies(run: pathlib.Path) -> list[float]:
   paths = re.search(r'"test_path": (\[.*?\])', (run / "config.py").read_text())
   assert paths
   place = next(i for i, path in enumerate(paths[1].split(",")) if "/test/" in path)
-  accuracies: dict[int, float] = {}
-  for line in (run / "train.log").read_text().splitlines():
-    if found := re.search(r"Log At Round (\d+)", line):
-      done = int(found[1])
-    if found := re.search(rf"Test_{place} Accuracy: (\S+)", line):
-      accuracies[done] = float(found[1])
-  return [accuracies[done] for done in range(len(accuracies))]
+  # One log has the beginning of another run at its end. The last evaluation is called as
+  # the one before it, and the lines under TRAIN RESULTS may be those under TEST RESULTS.
+  log = (run / "train.log").read_text().split("Train with")[1]
+  found = re.findall(rf"TEST RESULTS.*?Test_{place} Accuracy: (\S+)", log, re.DOTALL)
+  return [float(accuracy) for accuracy in found]
 
 
 def main() -> None:
