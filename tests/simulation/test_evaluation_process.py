@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import tff_algos
 from tff_algos.errors import InputError
+from tff_algos.models import batch_sizes
 from tff_algos.simulation import evaluation
 
 _COHORTS = [0, 3, 5], [3, 1]
@@ -106,6 +107,30 @@ def test_means_are_of_all_examples_of_data_sets(model, weights, examples, expect
       assert means == pytest.approx(expected(places), rel=1e-6)
     else:
       assert all(np.isnan(value) for value in means.values())
+
+
+@pytest.mark.parametrize("kind", ["files", "data sets"])
+def test_large_examples_meet_the_model_few_at_a_time(
+  monkeypatch, federation, model, weights, examples, expected, kind
+):
+  means = expected([2])
+  monkeypatch.setattr(batch_sizes, "_PREDICTED", 2 * examples[2][0][0].size)
+
+  def predict(weights, x, training, seed):
+    with tf.control_dependencies([tf.debugging.assert_less_equal(tf.shape(x)[0], 2)]):
+      return model.predict(weights, tf.identity(x), training, seed)
+
+  cautious = dataclasses.replace(model, predict=predict)
+  assert len(examples[2][1]) > 2
+  if kind == "files":
+    process = tff_algos.build_evaluation_process(cautious)
+    path = federation.clients.path(federation.clients.ids[2])
+    data = tff_algos.ClientInput(path, tff_algos.client_seed(0, 1, 0))
+  else:
+    data = tf.data.Dataset.from_tensor_slices(examples[2])
+    process = tff_algos.build_evaluation_process(cautious, data.element_spec)
+  found = process.next(_begin(process, weights), [data]).metrics["client_work"]["eval"]
+  assert found["current_round_metrics"] == pytest.approx(means, rel=1e-6)
 
 
 def test_label_that_the_model_has_no_output_for_fails(model, weights, examples):

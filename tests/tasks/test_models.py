@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tasks import registry
 from tasks.datasets import dataset
-from tasks.models import cnn, densenet, group_norm, lstm, resnet, vit
+from tasks.models import cnn, densenet, group_norm, lstm, pytorch_start, resnet, vit
 from tff_algos.client_data import Examples
 from tff_algos.client_work import local_training
 from tff_algos.client_work.local_sgd import LocalSgd
@@ -838,3 +838,20 @@ def test_networks_with_trained_weights_open_in_plain_keras(tmp_path):
   for name, logits in expected.items():
     found = np.load(tmp_path / f"{name}_found.npy")
     np.testing.assert_allclose(found, logits, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_weights_as_of_pytorch_are_uniform_within_a_unit_s_inputs():
+  """Their deviation is limit / sqrt(3); each bound is five sigma or more."""
+  model = pytorch_start.draw_as_pytorch(cnn.lenet5((32, 32, 3), 10))
+  keras.reinitialize(model, 7)
+  inputs = [5 * 5 * 3, 5 * 5 * 16, 5 * 5 * 32, 120, 84]
+  pairs = zip(model.trainable_weights[::2], model.trainable_weights[1::2])
+  for n, (kernel, bias) in zip(inputs, pairs):
+    limit = n**-0.5
+    for drawn in (kernel.numpy(), bias.numpy()):
+      assert 0 < np.abs(drawn).max() <= limit
+    spread = limit / 3**0.5
+    assert abs(kernel.numpy().std() / spread - 1) < 2.5 / kernel.numpy().size ** 0.5
+    assert kernel.numpy().mean() == pytest.approx(
+      0, abs=5 * spread / kernel.numpy().size ** 0.5
+    )

@@ -17,8 +17,8 @@ from tff_algos.models.losses import one_each
 # What a seed is folded with, so that no two kinds of draws share a key.
 _FULL_GRADIENT, _EXAMPLE = 3, 4
 
-# Examples at a time when a gradient over all of a client's examples is summed; bounds
-# memory and changes nothing else.
+# Examples at a time, at most, when a gradient over all of a client's examples is summed;
+# bounds memory and changes nothing else.
 _CHUNK = 512
 
 

@@ -13,6 +13,7 @@ import functools
 import tensorflow as tf
 
 from tasks.models import cnn
+from tasks.models.pytorch_start import draw_as_pytorch
 from tasks.registry import TASKS
 
 _layers = tf.keras.layers
@@ -26,12 +27,7 @@ def _build(
 ) -> tf.keras.Model:
   model = cnn.lenet5(shape, num_classes)
   if weights:
-    for layer in model.layers:
-      if layer.weights:
-        # Uniform within 1 / sqrt(inputs of a unit), biases too [code, PyTorch's layers].
-        limit = float(tf.size(layer.kernel[..., 0])) ** -0.5
-        layer.kernel_initializer = tf.keras.initializers.RandomUniform(-limit, limit)
-        layer.bias_initializer = tf.keras.initializers.RandomUniform(-limit, limit)
+    draw_as_pytorch(model)
   before = []
   if augmented:
     before += [

@@ -21,6 +21,8 @@ import numpy as np
 import tensorflow as tf
 
 from tasks.models import resnet
+from tff_algos.algorithms import fed_reg
+from tff_algos.client_work import tree_math
 
 RATE, GAMMA, STEP, PSEUDO_STEPS, EPOCHS, CLIENTS, SIZE = 0.05, 0.5, 0.1, 10, 20, 10, 5
 BLACK = -np.array(authors_pictures.MEANS) / authors_pictures.DEVIATIONS
@@ -38,10 +40,6 @@ def _shifted(random: np.random.Generator, *pictures: np.ndarray) -> list[np.ndar
     return cut[:, ::-1] if mirror else cut
 
   return [np.stack([of(p, *d) for p, d in zip(each, draws)]) for each in pictures]
-
-
-def _dot(a: list[np.ndarray], b: list[np.ndarray]) -> float:
-  return sum(float(np.vdot(p, q)) for p, q in zip(a, b))
 
 
 def main(data_dir: str) -> None:
@@ -99,12 +97,10 @@ def main(data_dir: str) -> None:
         continue
       g_s, g_p = gradient(0.5, now, one, targets), gradient(0.5, now, other, y)
       drift = [w - first for w, first in zip(now, start)]
-      w_s = max(_dot(drift, g_s) / (_dot(g_s, g_s) + TINY), 0)
-      left = [d - w_s * s for d, s in zip(drift, g_s)]
-      w_p = max(_dot(left, g_p) / (_dot(g_p, g_p) + TINY), 0)
+      w_s, w_p = (float(w) for w in fed_reg.regularize(drift, g_s, g_p))
       now = [w - w_s * s - w_p * p for w, s, p in zip(now, g_s, g_p)]
     drift = [w - first for w, first in zip(now, start)]
-    return _dot(drift, drift) ** 0.5
+    return float(tree_math.dot(drift, drift)) ** 0.5
 
   rows = []
   for client in range(CLIENTS):
