@@ -11,7 +11,6 @@ import pytest
 import tensorflow as tf
 from replays import REPLAYS, SEED
 
-from tff_algos.client_data import Examples
 from tff_algos.client_work import pseudo_data
 
 
@@ -19,7 +18,8 @@ def _made(model, x, y, limits=None):
   return pseudo_data.make_pseudo_data(
     model,
     tuple(map(tf.constant, model.initial_weights)),
-    Examples(tf.constant(x), tf.constant(y)),
+    tf.constant(x),
+    tf.constant(y),
     tf.constant([1, 2]),
     pseudo_step=tf.constant(0.01),
     perturbed_step=tf.constant(0.001),

@@ -71,7 +71,14 @@ def _full_gradient(model, examples):
 def _pseudo_data(model, examples):
   steps = dict(pseudo_step=tf.constant(0.3), perturbed_step=tf.constant(0.1))
   return pseudo_data.make_pseudo_data(
-    model, _START, examples, _SEED, num_steps=2, limits=None, **steps
+    model,
+    _START,
+    model.preprocess(examples.x),
+    examples.y,
+    _SEED,
+    num_steps=2,
+    limits=None,
+    **steps,
   )
 
 

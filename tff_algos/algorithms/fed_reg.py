@@ -120,17 +120,18 @@ def pseudo_data_of(
 ) -> pseudo_data.PseudoData:
   """The pseudo and perturbed data that a client makes in a round.
 
-  They stay within the range of the example's mini-batch in the first epoch [convention].
+  They are of the examples as one reading of them would augment them [code], and stay
+  within the range of the example's mini-batch in the first epoch [convention].
   """
-  limits = None
+  x, limits = model.training_inputs(examples.x, seed), None
   if h.clip_range == "batch":
     order = local_training.batch_order(seed, tf.shape(examples.y)[0], h.epochs)[0]
-    x = model.preprocess(examples.x)
     limits = pseudo_data.range_of_batches(x, order, h.batch_size)
   return pseudo_data.make_pseudo_data(
     model,
     start,
-    examples,
+    x,
+    examples.y,
     seed,
     pseudo_step=h.pseudo_step,
     perturbed_step=h.pseudo_step * h.perturbation_ratio,

@@ -45,7 +45,8 @@ def batch_gradient(
   """
 
   def losses_at(weights: Weights) -> tf.Tensor:
-    predictions = model.predict(weights, model.preprocess(x), training, seed)
+    inputs = model.training_inputs(x, seed) if training else model.preprocess(x)
+    predictions = model.predict(weights, inputs, training, seed)
     found = model.example_losses(y, predictions)
     return one_each("the loss", found, y, predictions)
 

@@ -9,7 +9,6 @@ from typing import NamedTuple, Optional
 
 import tensorflow as tf
 
-from tff_algos.client_data import Examples
 from tff_algos.errors import InputError
 from tff_algos.models import batch_sizes
 from tff_algos.models.functional import Model, Weights
@@ -65,7 +64,8 @@ def range_of_batches(
 def make_pseudo_data(
   model: Model,
   start: Weights,
-  examples: Examples,
+  x: tf.Tensor,
+  y: tf.Tensor,
   seed: tf.Tensor,
   *,
   pseudo_step: tf.Tensor,
@@ -81,7 +81,8 @@ def make_pseudo_data(
   Args:
     model: The model, which has `soft_targets`.
     start: The received weights.
-    examples: The client's examples.
+    x: The client's examples, preprocessed, (n, ...).
+    y: Their labels (n,).
     seed: int32 (2,), for the model.
     pseudo_step: Length of a step of the pseudo data, in units of the model's input.
     perturbed_step: That of the perturbed data.
@@ -92,8 +93,7 @@ def make_pseudo_data(
     InputError: The loss has no gradient at the examples.
   """
   assert model.soft_targets is not None
-  soft_targets, n = model.soft_targets, tf.shape(examples.y)[0]
-  x = model.preprocess(examples.x)
+  soft_targets, n = model.soft_targets, tf.shape(y)[0]
   # Of each of both kinds.
   at_once = max(1, batch_sizes.to_differentiate(model, 2 * _CHUNK) // 2)
   lengths = tf.stack([pseudo_step, perturbed_step])
@@ -109,13 +109,13 @@ def make_pseudo_data(
     perturbed: tf.TensorArray,
   ) -> tuple[tf.Tensor, tf.TensorArray, tf.TensorArray, tf.TensorArray]:
     here = slice(first, first + at_once)
-    y, size = examples.y[here], tf.shape(examples.y[here])[0]
+    size = tf.shape(y[here])[0]
 
     # Both kinds in one batch: first the pseudo, then the perturbed data.
     def twice(v: tf.Tensor) -> tf.Tensor:
       return tf.concat([v, v], axis=0)
 
-    labels, v = twice(y), twice(x[here])
+    labels, v = twice(y[here]), twice(x[here])
     length = tf.reshape(tf.repeat(lengths, size), [-1, *ones])
     for _ in range(num_steps):
       with tf.GradientTape() as tape:

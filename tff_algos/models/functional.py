@@ -13,6 +13,9 @@ import tensorflow as tf
 
 from tff_algos.errors import InputError, set_number
 
+# What a seed is folded with, so that no layer draws as `augment` does.
+_AUGMENT = -1
+
 # Of tf.Tensor or np.ndarray, in the order of `Model.weight_names`.
 Weights = tuple[Any, ...]
 
@@ -177,6 +180,11 @@ class Model:
       reports; or to `-> (totals (B,), counts (B,))`, where it reports the sum of all
       totals over the sum of all counts, such as an accuracy over characters.
     preprocess: Stored batch -> float batch, applied after the batch is drawn.
+    augment: `(x, seed) -> x`, by which training changes a preprocessed batch at random
+      before `predict`, as a data loader does; by TensorFlow's stateless draws with
+      `seed`, int32 (2,). Unlike what layers do it is done to examples alone, not to data
+      that an algorithm makes of them, as FedReg's, which are of examples so changed.
+      None: nothing.
     soft_targets: For algorithms that train on the model's own predictions; default:
       softmax and cross-entropy where `example_losses` is `sparse_cross_entropy`, or a
       `FadingCrossEntropy`, whose epsilon it then has.
@@ -197,6 +205,7 @@ class Model:
     dataclasses.field(default_factory=lambda: OrderedDict(accuracy=accuracy))
   )
   preprocess: Callable[[tf.Tensor], tf.Tensor] = scale_pictures
+  augment: Optional[Callable[[tf.Tensor, tf.Tensor], tf.Tensor]] = None
   soft_targets: Optional[SoftTargets] = None
   keras_source: Any = None
 
@@ -250,6 +259,16 @@ class Model:
   def weight_specs(self) -> tuple[tf.TensorSpec, ...]:
     """What the weights are, as a `tf.function`'s signature has it."""
     return tuple(tf.TensorSpec(w.shape, tf.float32) for w in self.initial_weights)
+
+  def training_inputs(self, x: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """A stored batch (B, ...) as training gives it to `predict`, float (B, ...).
+
+    It is preprocessed and then augmented, by draws of `seed`, int32 (2,).
+    """
+    x = self.preprocess(x)
+    if self.augment is None:
+      return x
+    return self.augment(x, tf.random.experimental.stateless_fold_in(seed, _AUGMENT))
 
   def labels(self) -> Optional[range]:
     """The labels that the loss takes, by the number C of outputs that `predict` gives.

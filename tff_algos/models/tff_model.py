@@ -42,7 +42,8 @@ def as_functional_model(model: Model) -> tff.learning.models.FunctionalModel:
 
   @tf.function(autograph=False)
   def train(weights: Any, x: tf.Tensor) -> Any:
-    return model.predict(weights, model.preprocess(x), True, tf.constant([0, 0]))
+    seed = tf.constant([0, 0])
+    return model.predict(weights, model.training_inputs(x, seed), True, seed)
 
   traced = train.get_concrete_function(model.weight_specs, _batch_spec(model)[0])
   if graphs.draws_by_seeds(traced.graph.as_graph_def()):
@@ -58,8 +59,9 @@ def functional_model(model: Model) -> tff.learning.models.FunctionalModel:
   input_spec, names = _batch_spec(model), ("loss", *model.metrics)
 
   def predict(weights: Any, x: tf.Tensor, training: bool = False) -> Any:
-    no_seed = tf.constant([0, 0])
-    return model.predict(tuple(weights[0]), model.preprocess(x), training, no_seed)
+    seed = tf.constant([0, 0])
+    inputs = model.training_inputs(x, seed) if training else model.preprocess(x)
+    return model.predict(tuple(weights[0]), inputs, training, seed)
 
   def mean_loss(predictions: Any, y: tf.Tensor, sample_weight: Any = None) -> tf.Tensor:
     del sample_weight  # TFF gives none.

@@ -103,6 +103,7 @@ def of_model(model: Model) -> Mapping[str, str]:
   is_plain = isinstance(losses, FadingCrossEntropy)
   given = {"loss": str(losses) if is_plain else _name(losses)}
   given["numbers of the loss"] = _numbers(losses)
+  given["augment"] = "" if model.augment is None else _name(model.augment)
   if model.keras_source is not None:
     if frozen := model.keras_source.frozen_arrays():
       given["what is frozen"] = client_arrays.fingerprint(*frozen)

@@ -4,14 +4,16 @@ With this folder on PYTHONPATH, `--task=authors_pictures:UNIFORM` is
 `cifar10_uniform_resnet9` with pixels less their channel's mean, over its deviation, so
 that FedReg's steps are in the units of its authors' program, and with pictures that are
 shifted by up to an eighth on black, and perhaps mirrored, in training. ONE_CLASS is the
-same of `cifar10_one_class_resnet9`. There pseudo data are of a picture already shifted,
-here of the picture as it is, and shifted in training as it is. PIXELS is UNIFORM with
-pictures that are neither shifted nor mirrored. Their repository is
-github.com/Zoesgithub/FedReg.
+same of `cifar10_one_class_resnet9`. Both shift by layers of the network: pseudo data are
+of the picture as it is, and shifted in training as it is. UNIFORM_READ and ONE_CLASS_READ
+shift as their program does when it reads a picture: pseudo data are of pictures already
+shifted, and stay as they are. PIXELS is UNIFORM with pictures that are neither shifted
+nor mirrored. Their repository is github.com/Zoesgithub/FedReg.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Optional
 
 import numpy as np
@@ -20,6 +22,8 @@ import tensorflow as tf
 from tasks.datasets.dataset import Dataset
 from tasks.models import resnet
 from tasks.registry import TASKS
+from tff_algos import from_keras
+from tff_algos.models.functional import ExampleSpec, Model
 
 _layers = tf.keras.layers
 MEANS, DEVIATIONS = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)  # [code]
@@ -50,9 +54,38 @@ def _build(shape: tuple[int, ...], num_classes: int) -> tf.keras.Model:
   )
 
 
+def shift_and_mirror(x: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+  """Each picture by up to four pixels on black, and perhaps mirrored [code].
+
+  As torchvision's RandomCrop(32, padding=4) and RandomHorizontalFlip.
+
+  Args:
+    x: Standardized pictures, float32 (B, 32, 32, 3).
+    seed: int32 (2,).
+  """
+  black = tf.constant(-np.array(MEANS) / DEVIATIONS, tf.float32)
+  padded = tf.pad(x - black, [[0, 0], [4, 4], [4, 4], [0, 0]]) + black
+  seeds = tf.random.experimental.stateless_split(seed, 3)
+  for axis in (1, 2):
+    first = tf.random.stateless_uniform([tf.shape(x)[0], 1], seeds[axis], 0, 9, tf.int32)
+    padded = tf.gather(padded, first + tf.range(32), axis=axis, batch_dims=1)
+  mirrored = tf.random.stateless_uniform([tf.shape(x)[0], 1, 1, 1], seeds[0]) < 0.5
+  return tf.where(mirrored, padded[:, :, ::-1], padded)
+
+
+def _reading(keras_model: tf.keras.Model, spec: ExampleSpec) -> Model:
+  return dataclasses.replace(from_keras(keras_model, spec), augment=shift_and_mirror)
+
+
 UNIFORM, ONE_CLASS = (
   TASKS[f"cifar10_{name}_resnet9"]._replace(
     name=f"cifar10_{name}_authors", load_data=_load, build_keras_model=_build
+  )
+  for name in ("uniform", "one_class")
+)
+UNIFORM_READ, ONE_CLASS_READ = (
+  TASKS[f"cifar10_{name}_resnet9"]._replace(
+    name=f"cifar10_{name}_read", load_data=_load, make_model=_reading
   )
   for name in ("uniform", "one_class")
 )
