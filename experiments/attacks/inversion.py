@@ -150,6 +150,7 @@ def prepare(request: Request) -> Prepared:
   attacked = dataclasses.replace(
     model,
     example_spec=spec._replace(x=as_float),
+    augment=None,  # What is found is compared with the pictures as they are.
     preprocess=_of_brightness(model.preprocess, loaded.test_x[examples], x),
   )
   population = dict(

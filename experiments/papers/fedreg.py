@@ -126,9 +126,10 @@ _NOTE = (
   "Settings of the paper's Appendix B.2; all clients count the same. FedProx's mu is "
   "twice the paper's weight, whose penalty has no half [code]. The private rows clip to "
   "C = 1 [paper, Appendix B.4]. For Landmarks the paper prints no batch size, no gamma "
-  "and no eta_s: 30, 0.5 and 0.1 [code]. Pictures are in 0..1 and as they are; the "
-  "authors' program standardizes, crops and mirrors colour pictures [code], so that "
-  "eta_s is in other units there. The loss is -log(p + epsilon), epsilon 1e-12, and "
+  "and no eta_s: 30, 0.5 and 0.1 [code]. ResNet-9's pictures are "
+  "standardized, shifted and mirrored as in the authors' program [code]; others are in "
+  "0..1 and as they are, where it standardizes, crops and mirrors those in colour, so "
+  "that eta_s is in other units there. The loss is -log(p + epsilon), epsilon 1e-12, and "
   "1e-30 in FedReg [code]."
 )
 # Of p in the loss of the authors' models, and of their first program of FedReg [code].

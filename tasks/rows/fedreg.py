@@ -11,6 +11,7 @@ from tasks.task import Task
 
 if TYPE_CHECKING:
   from tasks.datasets.dataset import Dataset
+  from tff_algos.models.functional import ExampleSpec, Model
 
 
 def _covid_ct(size: int) -> Callable[[Optional[str], str], Dataset]:
@@ -21,6 +22,19 @@ def _covid_ct(size: int) -> Callable[[Optional[str], str], Dataset]:
     return covid_ct.load(data_dir, size=size)
 
   return load
+
+
+def _as_read(colours: str) -> Callable[[Any, ExampleSpec], Model]:
+  """As the authors' program reads a data set's pictures [code]."""
+
+  def make_model(keras_model: Any, spec: ExampleSpec) -> Model:
+    from tasks.models import augmentation
+
+    return augmentation.standardized_and_shifted(
+      keras_model, spec, getattr(augmentation, colours)
+    )
+
+  return make_model
 
 
 def _landmarks(data_dir: Optional[str], cache_dir: str) -> Dataset:
@@ -95,6 +109,7 @@ ROWS: tuple[Task, ...] = (
     clients_per_round=100,
     rounds=240,
     hparams=local_sgd(epochs=30, batch_size=5, learning_rate=0.05),
+    make_model=_as_read("CIFAR10"),
   ),
   Task(
     "cifar10_one_class_resnet9",
@@ -106,6 +121,7 @@ ROWS: tuple[Task, ...] = (
     clients_per_round=100,
     rounds=240,
     hparams=local_sgd(epochs=20, batch_size=5, learning_rate=0.05),
+    make_model=_as_read("CIFAR10"),
   ),
   Task(
     "cifar100_resnet9",
@@ -117,6 +133,7 @@ ROWS: tuple[Task, ...] = (
     clients_per_round=100,
     rounds=1200,
     hparams=local_sgd(epochs=10, batch_size=1, learning_rate=0.05),
+    make_model=_as_read("CIFAR100"),
   ),
   Task(
     "cifar100_vit",

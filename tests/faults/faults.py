@@ -1601,6 +1601,20 @@ FAULTS = (
     _of("conformance/test_augment.py", "draws_nothing and fedreg_mg"),
   ),
   Fault(
+    "augment: pictures are shifted where they are attacked",
+    "experiments/attacks/inversion.py",
+    "    augment=None,",
+    "",
+    _of("experiments/attacks/test_inversion.py", "before_what_the_task_does"),
+  ),
+  Fault(
+    "augment: what stands around a shifted picture is 0",
+    "tasks/models/augmentation.py",
+    "x = tf.pad(x - black, [[0, 0], sides, sides, [0, 0]]) + black",
+    "x = tf.pad(x, [[0, 0], sides, sides, [0, 0]])",
+    _of("tasks/test_augmentation.py", "black_frame"),
+  ),
+  Fault(
     "augment: as a layer draws",
     "tff_algos/models/functional.py",
     "self.augment(x, tf.random.experimental.stateless_fold_in(seed, _AUGMENT))",

@@ -20,12 +20,12 @@ import authors_pictures
 import numpy as np
 import tensorflow as tf
 
-from tasks.models import resnet
+from tasks.models import augmentation, resnet
 from tff_algos.algorithms import fed_reg
 from tff_algos.client_work import tree_math
 
 RATE, GAMMA, STEP, PSEUDO_STEPS, EPOCHS, CLIENTS, SIZE = 0.05, 0.5, 0.1, 10, 20, 10, 5
-BLACK = -np.array(authors_pictures.MEANS) / authors_pictures.DEVIATIONS
+BLACK = augmentation.CIFAR10.black
 TINY = 1e-30
 
 

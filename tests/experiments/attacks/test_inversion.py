@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import os
 import shutil
@@ -205,16 +206,19 @@ def test_of_a_run_its_newest_weights_are_attacked(in_process, tmp_path):
     np.testing.assert_allclose(part, -rate * gradient, rtol=1e-4, atol=1e-7)
 
 
-def _task_with(preprocess):
-  return _DIGITS._replace(
-    make_model=lambda net, spec: keras.from_keras(net, spec, preprocess=preprocess)
-  )
+def _task_with(preprocess, **options):
+  def make_model(net, spec):
+    model = keras.from_keras(net, spec, preprocess=preprocess)
+    return dataclasses.replace(model, **options)
+
+  return _DIGITS._replace(make_model=make_model)
 
 
-def test_pictures_are_those_before_a_preprocess_of_the_tasks_own(
+def test_pictures_are_those_before_what_the_task_does_to_them(
   in_process, monkeypatch, tmp_path
 ):
-  own = _task_with(tf.keras.layers.Rescaling(1 / 127.5, -1.0))
+  rescale = tf.keras.layers.Rescaling(1 / 127.5, -1.0)
+  own = _task_with(rescale, augment=lambda x, seed: tf.zeros_like(x))
   monkeypatch.setattr(inversion.tasks_registry, "get", lambda name: own)
   load, loaded = tasks_registry.load, []
 
