@@ -119,6 +119,19 @@ def test_arguments_of_a_partial_count(federation):
   assert _differing(of(max, 2), of(max, 3)) == {"numbers of the loss"}
 
 
+def test_augmentation_counts(federation):
+  def of(augment):
+    return identity.of_model(dataclasses.replace(federation.model, augment=augment))
+
+  def shift(x, seed, by=0):
+    return x + by
+
+  kinds = (None, shift, functools.partial(shift, by=1), functools.partial(shift, by=2))
+  for one, other in itertools.combinations(kinds, 2):
+    assert _differing(of(one), of(other)) == {"augment"}
+  assert not _differing(of(kinds[2]), of(functools.partial(shift, by=1)))
+
+
 def test_loss_of_ones_own_has_no_address_in_its_text(federation):
   @dataclasses.dataclass
   class Own:

@@ -80,8 +80,7 @@ def _of_aggregators(factories: Mapping[str, Any]) -> Mapping[str, str]:
   found = {f"aggregator of {part}": _name(f) for part, f in factories.items()}
   for part, factory in factories.items():
     if (statistic := getattr(factory, "statistic", None)) is not None:
-      is_partial = isinstance(statistic, functools.partial)
-      found[f"statistic of {part}"] = (_numbers if is_partial else _name)(statistic)
+      found[f"statistic of {part}"] = _function(statistic)
   return found
 
 
@@ -103,7 +102,7 @@ def of_model(model: Model) -> Mapping[str, str]:
   is_plain = isinstance(losses, FadingCrossEntropy)
   given = {"loss": str(losses) if is_plain else _name(losses)}
   given["numbers of the loss"] = _numbers(losses)
-  given["augment"] = "" if model.augment is None else _name(model.augment)
+  given["augment"] = "" if model.augment is None else _function(model.augment)
   if model.keras_source is not None:
     if frozen := model.keras_source.frozen_arrays():
       given["what is frozen"] = client_arrays.fingerprint(*frozen)
@@ -120,6 +119,12 @@ def of_model(model: Model) -> Mapping[str, str]:
 def _name(part: Any) -> str:
   """Of a function or of an object's class, which are the same in another process."""
   return str(getattr(part, "__qualname__", type(part).__qualname__))
+
+
+def _function(function: Any) -> str:
+  """Its name, and of a partial the arguments too."""
+  is_partial = isinstance(function, functools.partial)
+  return (_numbers if is_partial else _name)(function)
 
 
 def _numbers(part: Any) -> str:
