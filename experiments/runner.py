@@ -55,6 +55,7 @@ def run(
   *,
   resume: bool = False,
   quiet: bool = False,
+  folder_flag: str = "--run_dir",
   watch: Callable[[Prepared], Watched] = lambda prepared: Watched(lambda start: None),
 ) -> dict[str, Any]:
   """Runs an experiment and writes its folder.
@@ -63,6 +64,7 @@ def run(
     config: The settings.
     resume: Whether to go on with the run that `config.run_dir` holds, if it holds one.
     quiet: Whether to print the last line only.
+    folder_flag: What a user names another folder by.
     watch: Makes what watches the run. It may refuse by an InputError, before anything is
       written.
 
@@ -74,7 +76,7 @@ def run(
     UnsupportedComputationError: The runtime does not run the algorithm.
     WorkerLostError: A worker process does not start, or died too often.
   """
-  folder = RunFolder(config.run_dir)
+  folder = RunFolder(config.run_dir, flag=folder_flag)
   config = dataclasses.replace(config, run_dir=folder.path)
   command_line.check_folder("run_dir", folder.path)
   command_line.check_folder("cache_dir", os.path.expanduser(config.cache_dir))
@@ -144,7 +146,7 @@ def _check(folder: RunFolder, manifest: Mapping[str, Any]) -> None:
       raise InputError(
         f"{folder.path} holds a run of {_WATCHED_BY[heading]}, whose measurements would "
         f"be left out: go on with it by {_WATCHED_BY[heading]} --resume, or choose "
-        "another --run_dir."
+        f"another {folder.flag}."
       )
 
 
@@ -155,8 +157,8 @@ def _refuse_to_lose(folder: RunFolder, config: Config, resume: bool) -> None:
     return
   if not resume:
     raise InputError(
-      f"{folder.path} already holds a run: choose another --run_dir, or go on with it by "
-      "--resume."
+      f"{folder.path} already holds a run: choose another {folder.flag}, or go on with "
+      "it by --resume."
     )
   saved = checkpoints.rounds_done(folder.file(CHECKPOINTS))
   done = len(reading.read_run(folder.path).records) if saved is None else saved
@@ -167,7 +169,7 @@ def _refuse_to_lose(folder: RunFolder, config: Config, resume: bool) -> None:
   if saved is None and (has_ended or done > every):
     raise InputError(
       f"{folder.path} holds {done} rounds without their {CHECKPOINTS}, which cannot be "
-      "gone on with: move it away or choose another --run_dir."
+      f"gone on with: move it away or choose another {folder.flag}."
     )
 
 

@@ -57,6 +57,7 @@ class RunFolder:
 
   Attributes:
     path: The folder.
+    flag: What a user names another one by.
   """
 
   def __init__(self, path: str, *, flag: str = "--run_dir"):
@@ -66,7 +67,7 @@ class RunFolder:
       path: The folder.
       flag: What a user names another one by.
     """
-    self.path, self._flag = os.path.expanduser(path), flag
+    self.path, self.flag = os.path.expanduser(path), flag
 
   def file(self, name: str) -> str:
     """The path of a file in it."""
@@ -84,10 +85,10 @@ class RunFolder:
       if os.path.isdir(self.path) and {*os.listdir(self.path)} - begun:
         raise InputError(
           f"{self.path} is not empty and holds no results of this program: choose "
-          f"another {self._flag}."
+          f"another {self.flag}."
         )
       return None
-    return read_manifest(self.path, f"choose another {self._flag}")
+    return read_manifest(self.path, f"choose another {self.flag}")
 
   def check_begun_with(
     self, own: str, settings: Mapping[str, Any], *, heading: str = "settings"
@@ -108,7 +109,7 @@ class RunFolder:
       return
     if not isinstance(held.get(heading), dict) or own not in held[heading]:
       raise InputError(
-        f"{self.path} holds results of another program: choose another {self._flag}."
+        f"{self.path} holds results of another program: choose another {self.flag}."
       )
     self.check({heading: settings})
 
@@ -140,7 +141,7 @@ class RunFolder:
     if what:
       raise InputError(
         f"{self.path} holds results with {'; '.join(what)}: {advice}, or choose another "
-        f"{self._flag}."
+        f"{self.flag}."
       )
     return True
 
@@ -154,7 +155,7 @@ class RunFolder:
 
   def alone(self) -> contextlib.AbstractContextManager[None]:
     """`durable_files.alone` of the folder."""
-    return durable_files.alone(self.path, self._flag)
+    return durable_files.alone(self.path, self.flag)
 
   def begin(self, manifest: Mapping[str, Any]) -> None:
     """Writes the settings and adds a session; earlier ones and other headings stay.

@@ -67,7 +67,7 @@ def _check(configs: Mapping[tuple[str, int], Config]) -> None:
 
 def _run_one(config: Config, quiet: bool) -> int:
   try:
-    summary = runner.run(config, resume=True, quiet=quiet)
+    summary = runner.run(config, resume=True, quiet=quiet, folder_flag="--out")
   except (UnsupportedComputationError, WorkerLostError) as error:
     print(error, file=sys.stderr)
     return 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 import statistics
 import textwrap
 
@@ -131,6 +132,22 @@ def test_other_settings_do_not_go_on_with_its_runs(swept, fork_program):
   )
   assert (done.status, done.out) == (2, "")
   assert "dropout=0.0, not 0.5" in done.err and "choose another --out" in done.err
+
+
+def test_more_rounds_without_checkpoints_are_refused(swept, fork_program, tmp_path):
+  folder, *_ = swept
+  run = "runs/fedavg_learning_rate=0.05/seed4"
+  shutil.copytree(folder / "out" / run, tmp_path / "out" / run)
+  shutil.rmtree(tmp_path / "out" / run / "checkpoints")
+  held = tree(tmp_path / "out/runs")
+  done = fork_program(
+    *("sweep.py", *_SMALL, "--grid=learning_rate=0.05", "--seeds=4", "--rounds=3"),
+    *(f"--out={tmp_path / 'out'}", f"--cache_dir={folder / 'cache'}"),
+    cwd=folder,
+  )
+  assert done.status == 2, done
+  assert "without their checkpoints" in done.err and "another --out" in done.err
+  assert tree(tmp_path / "out/runs") == held
 
 
 def test_fewer_rounds_do_not_take_its_place(swept, fork_program):
