@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import OrderedDict
 
 import numpy as np
@@ -77,19 +78,15 @@ def test_training_with_a_constant_gradient_goes_that_far(momentum):
   np.testing.assert_allclose(result.weights[0], -0.25 * way, rtol=1e-6)
 
 
-class SeedsSeen:
-  """A model that notes the seeds it is called with; only where nothing is traced."""
+def noting_seeds(model, seeds):
+  """The model, which notes the seeds it is called with; only where nothing is traced."""
 
-  def __init__(self, model):
-    self.seeds = []
-    self._predict = model.predict
-    self.initial_weights, self.preprocess = model.initial_weights, model.preprocess
-    self.example_losses = model.example_losses
-
-  def predict(self, weights, x, training, seed):
+  def predict(weights, x, training, seed):
     assert training is True
-    self.seeds.append(tuple(seed.numpy()))
-    return self._predict(weights, x, training, seed)
+    seeds.append(tuple(seed.numpy()))
+    return model.predict(weights, x, training, seed)
+
+  return dataclasses.replace(model, predict=predict)
 
 
 def test_every_local_step_has_a_seed_of_its_own(problem_of):
@@ -98,11 +95,12 @@ def test_every_local_step_has_a_seed_of_its_own(problem_of):
   weights = tuple(map(tf.constant, problem.model.initial_weights))
   steps = []
   for seed in ([1, 2], [1, 3]):
-    model = SeedsSeen(problem.model)
+    seen = []
+    model = noting_seeds(problem.model, seen)
     hparams = LocalSgd(epochs=2, batch_size=4)
     result = local_training.train_client(
       model, weights, examples, hparams, tf.constant(seed)
     )
-    assert len(model.seeds) == result.num_steps.numpy() == 6
-    steps += model.seeds
+    assert len(seen) == result.num_steps.numpy() == 6
+    steps += seen
   assert len(set(steps)) == 12

@@ -1615,6 +1615,13 @@ FAULTS = (
     _of("tasks/test_augmentation.py", "black_frame"),
   ),
   Fault(
+    "tff's own worker: a thread starts while Python ends",
+    "tff_algos/__init__.py",
+    "found._channel._unsubscribe_all()",
+    "pass",
+    _of("runtimes/test_runtime.py", "no_thread_starts"),
+  ),
+  Fault(
     "augment: as a layer draws",
     "tff_algos/models/functional.py",
     "self.augment(x, tf.random.experimental.stateless_fold_in(seed, _AUGMENT))",

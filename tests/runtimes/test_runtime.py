@@ -389,6 +389,38 @@ def test_worker_of_tffs_own_ends_with_a_program_that_made_no_runtime(tmp_path):
   assert workers and not left
 
 
+def test_no_thread_starts_while_a_program_ends(tmp_path):
+  """Which now and then would crash Python."""
+  program = """
+    import atexit, threading, time
+    started = []
+
+    @atexit.register  # And so the last of all.
+    def tell():
+      time.sleep(1)  # What is told of the worker's end is told in a fifth of a second.
+      print(*started, "none else")
+
+    import numpy as np, tensorflow as tf, tff_algos
+    spec = tff_algos.ExampleSpec(
+      tf.TensorSpec([2], tf.float32), tf.TensorSpec([], tf.int32)
+    )
+    model = tff_algos.Model(
+      (np.zeros([2, 3], np.float32),), ("w",), spec, lambda w, x, training, seed: x @ w[0]
+    )
+    state = tff_algos.build_fed_avg(model).initialize()
+    start = threading.Thread.start
+
+    @atexit.register
+    def watch():
+      threading.Thread.start = lambda self: (started.append(self.name), start(self))
+  """
+  command = [sys.executable, "-c", textwrap.dedent(program)]
+  with open(tmp_path / "out", "w+") as out:
+    subprocess.run(command, stdout=out, timeout=200, check=True, cwd=tmp_path)
+    out.seek(0)
+    assert out.read() == "none else\n"
+
+
 def test_programs_that_run_nothing_end_without_a_word_of_tffs(tmp_path):
   """TFF alone prints a traceback at their end."""
   done = _run_python("import tff_algos, tensorflow_federated", tmp_path)
