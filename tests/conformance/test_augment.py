@@ -29,7 +29,7 @@ def _disturb(x, seed):
   return x + tf.random.stateless_normal(tf.shape(x), seed)
 
 
-def _after(federate, problem_of, name, **changed):
+def _after(problem_of, name, **changed):
   problem = problem_of("mlp")
   problem = problem._replace(model=dataclasses.replace(problem.model, **changed))
   hparams = driver.hparams_of(name)
@@ -51,12 +51,12 @@ def _after(federate, problem_of, name, **changed):
     if name not in _LOOK_AT_REST
   ],
 )
-def test_what_draws_nothing_is_as_of_data_so_changed(federate, problem_of, name):
+def test_what_draws_nothing_is_as_of_data_so_changed(problem_of, name):
   """FedReg's pseudo data too: made of such examples, and not changed once more."""
-  ours = _after(federate, problem_of, name, augment=_negate)
-  expected = _after(federate, problem_of, name, preprocess=lambda x: -x)
+  ours = _after(problem_of, name, augment=_negate)
+  expected = _after(problem_of, name, preprocess=lambda x: -x)
   driver.assert_within_rounding(ours, expected)
-  plain = _after(federate, problem_of, name)
+  plain = _after(problem_of, name)
   assert any(np.abs(a - b).max() > 1e-3 for a, b in zip(ours, plain))
 
 
@@ -74,7 +74,7 @@ def test_gradients_in_training_alone_are_of_augmented_batches(problem_of):
   def gradient(model, x, training):
     return gradients.batch_gradient(model, weights, x, y, _STEP_SEED, training=training)
 
-  disturbed = model.training_inputs(x, _STEP_SEED)
+  disturbed = model.inputs(x, True, _STEP_SEED)
   driver.assert_same(gradient(model, x, True), gradient(plain, disturbed, True))
   driver.assert_same(gradient(model, x, False), gradient(plain, x, False))
 
@@ -83,7 +83,7 @@ def test_augmentation_draws_by_its_step_and_as_no_layer_does(problem_of):
   x, _ = _examples(problem_of)
   model = dataclasses.replace(problem_of("mlp").model, augment=_disturb)
   noise = [
-    (model.training_inputs(x, seed) - x).numpy()
+    (model.inputs(x, True, seed) - x).numpy()
     for seed in (_STEP_SEED, _STEP_SEED, _STEP_SEED + tf.constant([0, 1]))
   ]
   np.testing.assert_array_equal(noise[0], noise[1])
@@ -100,7 +100,7 @@ def test_pseudo_data_are_of_examples_augmented_once(problem_of, clip_range):
   hparams = driver.hparams_of("fedreg", pseudo_step=0.0, clip_range=clip_range)
   weights = tuple(map(tf.constant, model.initial_weights))
   made = fed_reg.pseudo_data_of(model, weights, examples, _STEP_SEED, hparams)
-  expected = model.training_inputs(examples.x, _STEP_SEED)
+  expected = model.inputs(examples.x, True, _STEP_SEED)
   driver.assert_same((made.x, made.perturbed_x), (expected, expected))
 
 
@@ -113,5 +113,5 @@ def test_pixels_are_preprocessed_before_they_are_augmented():
     lambda weights, x, training, seed: x @ weights[0],
     augment=lambda x, seed: 1 - x,
   )
-  found = model.training_inputs(tf.constant([[255, 0]], tf.uint8), _STEP_SEED)
+  found = model.inputs(tf.constant([[255, 0]], tf.uint8), True, _STEP_SEED)
   np.testing.assert_allclose(found, [[0, 1]])

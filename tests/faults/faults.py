@@ -1582,14 +1582,14 @@ FAULTS = (
   Fault(
     "augment: inference too",
     f"{_CLIENT_WORK}gradients.py",
-    "inputs = model.training_inputs(x, seed) if training else model.preprocess(x)",
-    "inputs = model.training_inputs(x, seed)",
+    "inputs = model.inputs(x, training, seed)",
+    "inputs = model.inputs(x, True, seed)",
     _of("conformance/test_augment.py", "in_training_alone"),
   ),
   Fault(
     "augment: pseudo data are of examples as they are",
     f"{_ALGORITHMS}fed_reg.py",
-    "x, limits = model.training_inputs(examples.x, seed), None",
+    "x, limits = model.inputs(examples.x, True, seed), None",
     "x, limits = model.preprocess(examples.x), None",
     _of("conformance/test_augment.py", "augmented_once"),
   ),
@@ -1631,7 +1631,7 @@ FAULTS = (
   Fault(
     "augment: pfedgp trains on examples as they are",
     f"{_ALGORITHMS}pfedgp.py",
-    "x = model.training_inputs(batch.x, batch.seed)",
+    "x = model.inputs(batch.x, True, batch.seed)",
     "x = model.preprocess(batch.x)",
     _of("conformance/test_augment.py", "draws_nothing and pfedgp"),
   ),

@@ -69,7 +69,7 @@ def test_tasks_of_resnet9_take_standardized_pictures(name):
   np.testing.assert_allclose(model.preprocess(tf.constant(x)), expected, atol=1e-5)
   # A white picture tells what stands around it, and that it is shifted in training.
   white = tf.fill([40, 32, 32, 3], tf.constant(255, tf.uint8))
-  found = model.training_inputs(white, _SEED).numpy().reshape(-1, 3)
+  found = model.inputs(white, True, _SEED).numpy().reshape(-1, 3)
   colours = np.unique(found.round(4), axis=0)
   two = np.stack([-means / deviations, (1 - means) / deviations])
   np.testing.assert_allclose(colours, two, atol=1e-3)

@@ -123,7 +123,7 @@ def pseudo_data_of(
   They are of the examples as one reading of them would augment them [code], and stay
   within the range of the example's mini-batch in the first epoch [convention].
   """
-  x, limits = model.training_inputs(examples.x, seed), None
+  x, limits = model.inputs(examples.x, True, seed), None
   if h.clip_range == "batch":
     order = local_training.batch_order(seed, tf.shape(examples.y)[0], h.epochs)[0]
     limits = pseudo_data.range_of_batches(x, order, h.batch_size)

@@ -130,7 +130,7 @@ def _gradient(
   model: Model, h: Any, weights: Weights, batch: Batch
 ) -> tuple[Weights, tf.Tensor]:
   def losses_at(weights: Weights) -> tf.Tensor:
-    x = model.training_inputs(batch.x, batch.seed)
+    x = model.inputs(batch.x, True, batch.seed)
     features = model.predict(weights, x, True, batch.seed)
     return gaussian_process.losses(features, batch.y, _kernel(h), h.alpha_epsilon)
 

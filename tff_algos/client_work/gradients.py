@@ -45,7 +45,7 @@ def batch_gradient(
   """
 
   def losses_at(weights: Weights) -> tf.Tensor:
-    inputs = model.training_inputs(x, seed) if training else model.preprocess(x)
+    inputs = model.inputs(x, training, seed)
     predictions = model.predict(weights, inputs, training, seed)
     found = model.example_losses(y, predictions)
     return one_each("the loss", found, y, predictions)

@@ -260,13 +260,13 @@ class Model:
     """What the weights are, as a `tf.function`'s signature has it."""
     return tuple(tf.TensorSpec(w.shape, tf.float32) for w in self.initial_weights)
 
-  def training_inputs(self, x: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """A stored batch (B, ...) as training gives it to `predict`, float (B, ...).
+  def inputs(self, x: tf.Tensor, training: bool, seed: tf.Tensor) -> tf.Tensor:
+    """A stored batch (B, ...) as `predict` is given it, float (B, ...).
 
-    It is preprocessed and then augmented, by draws of `seed`, int32 (2,).
+    It is preprocessed, and in training then augmented, by draws of `seed`, int32 (2,).
     """
     x = self.preprocess(x)
-    if self.augment is None:
+    if not training or self.augment is None:
       return x
     return self.augment(x, tf.random.experimental.stateless_fold_in(seed, _AUGMENT))
 

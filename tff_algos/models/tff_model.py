@@ -43,7 +43,7 @@ def as_functional_model(model: Model) -> tff.learning.models.FunctionalModel:
   @tf.function(autograph=False)
   def train(weights: Any, x: tf.Tensor) -> Any:
     seed = tf.constant([0, 0])
-    return model.predict(weights, model.training_inputs(x, seed), True, seed)
+    return model.predict(weights, model.inputs(x, True, seed), True, seed)
 
   traced = train.get_concrete_function(model.weight_specs, _batch_spec(model)[0])
   if graphs.draws_by_seeds(traced.graph.as_graph_def()):
@@ -60,7 +60,7 @@ def functional_model(model: Model) -> tff.learning.models.FunctionalModel:
 
   def predict(weights: Any, x: tf.Tensor, training: bool = False) -> Any:
     seed = tf.constant([0, 0])
-    inputs = model.training_inputs(x, seed) if training else model.preprocess(x)
+    inputs = model.inputs(x, training, seed)
     return model.predict(tuple(weights[0]), inputs, training, seed)
 
   def mean_loss(predictions: Any, y: tf.Tensor, sample_weight: Any = None) -> tf.Tensor:
