@@ -54,8 +54,8 @@ class Config:
     loss_epsilon: The loss is -log(p + loss_epsilon), p the label's probability.
     learning_rate_schedule: As `schedules.parse` takes it, the rounds of a cosine filled
       in; None: the learning rate stays.
-    aggregator: What aggregates the model's part of the messages, as
-      `aggregators.table.parse` takes it; None: the algorithm's own.
+    mixed_precision: Whether the task's network computes in bfloat16.
+    aggregator: As `aggregators.table.parse` takes it; None: the algorithm's own.
     norm_limit: How many times the median of past rounds an update's norm may be; None:
       it is not looked at.
     dropout: The probability that a client drops out of a round.
@@ -66,8 +66,7 @@ class Config:
     threads: Clients worked on at once on each device of in_process; None: one on a GPU,
       on the CPU one for each core.
     devices: Where in_process places clients, such as GPU:0; None: all GPUs, else the CPU.
-    clients_per_part: How many clients' results are added before these sums are joined, in
-      in_process and dask; None: as `create_runtime` has it.
+    clients_per_part: As `create_runtime` takes it, for in_process and dask.
     workers: How many processes dask starts; None: one for each GPU, else for each core.
     scheduler: The address of the Dask scheduler to use instead; None: none.
     tls_ca_file: The certificate of the authority of its cluster; None: that of Dask's
@@ -98,6 +97,7 @@ class Config:
   eval_clients_every: int = 0
   personalize_steps: int = 0
   loss_epsilon: float = 0.0
+  mixed_precision: bool = False
   learning_rate_schedule: Optional[str] = None
   aggregator: Optional[str] = None
   norm_limit: Optional[float] = None

@@ -126,6 +126,7 @@ def load(config: Config) -> tasks_registry.LoadedTask:
     partition_seed=config.partition_seed,
     model_seed=config.seed,
     loss_epsilon=config.loss_epsilon,
+    mixed_precision=config.mixed_precision,
   )
 
 

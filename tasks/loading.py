@@ -35,6 +35,7 @@ def load(
   partition_seed: int,
   model_seed: int,
   loss_epsilon: float = 0.0,
+  mixed_precision: bool = False,
 ) -> LoadedTask:
   """Loads data and model and puts the clients' examples on disk, or finds them there.
 
@@ -48,6 +49,7 @@ def load(
     partition_seed: The split's seed.
     model_seed: The seed of the initial weights, where the task has none of its own.
     loss_epsilon: As of `make_model`.
+    mixed_precision: Whether the network is built under Keras's policy "mixed_bfloat16".
 
   Warns:
     InputWarning: No client has an example of a class that is tested.
@@ -71,9 +73,7 @@ def load(
       x=tf.TensorSpec(data.train_x.shape[1:], data.train_x.dtype),
       y=tf.TensorSpec(data.train_y.shape[1:], tf.int32),
     )
-    if task.build_keras_model is None:
-      raise InputError(f"The task {task.name} has no build_keras_model: give it one.")
-    keras_model = task.build_keras_model(data.train_x.shape[1:], data.num_classes)
+    keras_model = _build(task, data, mixed_precision)
     if not task.is_pretrained:
       keras.reinitialize(keras_model, model_seed)
     model = _make_model(task, keras_model, spec, loss_epsilon)
@@ -105,6 +105,29 @@ def reading(task: Task) -> Iterator[None]:
     said = " ".join(str(error.strerror or error).split()) or type(error).__name__
     place = error.filename or f"the task {task.name}"
     raise InputError(f"{place}: {said.rstrip('.')}.") from error
+
+
+def _build(task: Task, data: Dataset, mixed_precision: bool) -> Any:
+  """The task's network."""
+  import tensorflow as tf
+
+  if task.build_keras_model is None:
+    raise InputError(f"The task {task.name} has no build_keras_model: give it one.")
+  before = tf.keras.mixed_precision.global_policy()
+  if mixed_precision:
+    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+  try:
+    keras_model = task.build_keras_model(data.train_x.shape[1:], data.num_classes)
+  finally:
+    tf.keras.mixed_precision.set_global_policy(before)
+  if mixed_precision and not any(
+    layer.compute_dtype == "bfloat16" for layer in keras_model.submodules
+  ):
+    raise InputError(
+      f"mixed_precision changes nothing of {task.name}, whose layers have a precision of "
+      "their own: leave it out."
+    )
+  return keras_model
 
 
 def _make_model(

@@ -124,8 +124,9 @@ def prepare(request: Request) -> Prepared:
     num_clients=task.num_clients,
     partition_seed=0,
     model_seed=request.seed,
-    # Clients of the run train on its loss.
+    # So the clients of the run train.
     loss_epsilon=manifest.get("flags", {}).get("loss_epsilon", 0.0),
+    mixed_precision=manifest.get("flags", {}).get("mixed_precision", False),
   )
   if loaded.test_x.dtype != np.uint8:
     raise InputError(f"{request.task} is no task of pictures: choose another.")

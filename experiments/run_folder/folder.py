@@ -49,7 +49,11 @@ FREE_SETTINGS = frozenset(
 )
 
 # What a folder that does not name it was made with: an older version wrote it.
-_BEFORE: Mapping[str, Any] = {"flags.loss_epsilon": 0.0, "hparams.server_dual": "mean"}
+_BEFORE: Mapping[str, Any] = {
+  "flags.loss_epsilon": 0.0,
+  "flags.mixed_precision": False,
+  "hparams.server_dual": "mean",
+}
 
 
 class RunFolder:

@@ -103,7 +103,8 @@ def lenet_augmented(shape: tuple[int, ...], num_classes: int) -> tf.keras.Model:
   network FedGG's are, trains on CIFAR-10 so [code]: pictures reflected at their border,
   cropped, mirrored. FedGG says nothing of it.
   """
-  shift = _layers.RandomTranslation(1 / 8, 1 / 8, "reflect", "nearest")
+  # It knows no bfloat16.
+  shift = _layers.RandomTranslation(1 / 8, 1 / 8, "reflect", "nearest", dtype="float32")
   return _lenet(shape, num_classes, (6, 16), shift, _layers.RandomFlip("horizontal"))
 
 

@@ -21,7 +21,8 @@ class BlockLSTM(tf.keras.layers.LSTM):
   # to trace and start, and that again for each place where a gradient is taken.
 
   def __init__(self, units: int, return_sequences: bool = False):
-    super().__init__(units, return_sequences=return_sequences)
+    # The operation knows no bfloat16.
+    super().__init__(units, return_sequences=return_sequences, dtype="float32")
 
   def call(self, inputs: tf.Tensor) -> tf.Tensor:
     """Gives (B, steps, units) if `return_sequences`, else the last step's (B, units)."""

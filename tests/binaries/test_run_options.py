@@ -28,7 +28,7 @@ _ALL = (
   *("--learning_rate=0.1", "--learning_rate_schedule=cosine:final=0.1"),
   *("--held_out_clients=2", "--eval_clients_every=2", "--personalize_steps=3"),
   *("--patience=100", "--aggregator=robust", "--norm_limit=1000"),
-  "--loss_epsilon=0.01",
+  *("--loss_epsilon=0.01", "--mixed_precision"),
 )
 _SPREAD = ("p10", "p50", "p90", "worst")
 
@@ -86,6 +86,7 @@ def test_manifest_and_summary_have_it_too(unbroken):
   assert config["flags"]["learning_rate_schedule"] == "cosine:final=0.1,rounds=5"
   assert config["flags"]["dropout"] == 0.3
   assert config["flags"]["loss_epsilon"] == 0.01
+  assert config["flags"]["mixed_precision"] is True
   # Of 8 clients with 5 examples each.
   assert config["data"]["clients"] == 8
   assert config["data"]["training"] == {"num_clients": 6, "num_examples": 30}
@@ -167,6 +168,7 @@ def test_two_classes_may_have_one_output_by_a_loss_of_their_own(run_forked, tmp_
     ("--dropout=0.2", "dropout=0.3, not 0.2"),
     ("--held_out_clients=1", "held_out_clients=2, not 1"),
     ("--loss_epsilon=0.02", "loss_epsilon=0.01, not 0.02"),
+    ("--nomixed_precision", "mixed_precision=True, not False"),
     ("--learning_rate_schedule=exponential:decay=0.9", "learning_rate_schedule="),
   ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 
 import numpy as np
@@ -124,6 +125,10 @@ _SHAPES = dict(
   convolutions=(8, 8, 2), characters=(6,), gated=(6, 3), cells=(5, 3), attention=(5, 4)
 )
 
+# In half precision: layer normalization is never fused here, and what is used more than
+# once has the sum of its gradients there.
+_ROUNDED_APART = ("normalized", "cells", "shared")
+
 every_model = pytest.mark.parametrize(
   "name",
   # Another recurrent network, as long as five others.
@@ -166,34 +171,52 @@ def _other_weights(model: functional.Model) -> tuple:
 # --- The same numbers as Keras ------------------------------------------------------
 
 
+@contextlib.contextmanager
+def _policy(name: str):
+  before = tf.keras.mixed_precision.global_policy()
+  tf.keras.mixed_precision.set_global_policy(name)
+  try:
+    yield
+  finally:
+    tf.keras.mixed_precision.set_global_policy(before)
+
+
 @every_model
-def test_forward_pass_and_gradient_are_keras_own(name):
-  keras_model, model = _convert_from_zoo(name)
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_forward_pass_and_gradient_are_keras_own(name, policy):
+  with _policy(policy):
+    keras_model, model = _convert_from_zoo(name)
   x, weights = _batch(model.example_spec), _other_weights(model)
   labels = tf.range(7) % 3
 
-  @tf.function
   def differentiate(weights, x, labels):
     return gradients.batch_gradient(model, weights, x, labels, _SEED)
 
+  if policy == "float32":  # In half precision, what a graph fuses rounds otherwise.
+    differentiate = tf.function(differentiate)
   found_gradient, found_loss = differentiate(weights, x, labels)
   found = model.predict(weights, model.preprocess(x), False, _SEED)
   for variable, value in zip(keras_model.trainable_variables, weights):
     variable.assign(value)
   with tf.GradientTape() as tape:
-    expected = keras_model(x, training=True)
+    assert found.dtype == tf.float32
+    expected = tf.cast(keras_model(x, training=True), tf.float32)
     losses = tf.keras.losses.sparse_categorical_crossentropy(
       labels, expected, from_logits=True
     )
     mean = tf.reduce_mean(losses)
   gradient = tape.gradient(mean, keras_model.trainable_variables)
-  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-  np.testing.assert_allclose(found_loss, 7 * mean, rtol=1e-5)
+  is_apart = policy != "float32" and name in _ROUNDED_APART
+  rounding = 2**-6 if is_apart else 2e-6
+  atol = rounding * np.max(np.abs(expected)) if is_apart else 1e-6
+  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=atol)
+  np.testing.assert_allclose(found_loss, 7 * mean, rtol=max(1e-5, rounding))
   assert len(found_gradient) == len(gradient) == len(weights)
   for a, b in zip(found_gradient, map(tf.convert_to_tensor, gradient)):
     assert isinstance(a, tf.Tensor)  # An embedding's is sparse by itself.
+    assert a.dtype == tf.float32
     largest = np.max(np.abs(b), initial=1e-3)
-    np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-6 * largest)
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=rounding * largest)
 
 
 @every_model
@@ -603,9 +626,8 @@ def test_weight_with_a_constraint_is_refused():
 @pytest.mark.parametrize(
   "policies, said",
   [
-    (("mixed_bfloat16", "mixed_bfloat16"), "Layer 'hidden' .* bfloat16 of float32"),
-    (("mixed_float16", "float32"), "Layer 'hidden' .* float16 of float32"),
-    (("float32", "mixed_float16"), "Layer 'last' .* float16 of float32"),
+    (("mixed_float16", "float32"), "Layer 'hidden' .* in float16, .* mixed_bfloat16"),
+    (("float32", "mixed_float16"), "Layer 'last' .* in float16, .* mixed_bfloat16"),
     (("float64", "float64"), "'hidden/kernel:0' .* is float64: .* must be float32"),
     (("float32", "float16"), "'last/kernel:0' .* is float16: .* must be float32"),
   ],
@@ -624,16 +646,10 @@ def test_other_precisions_are_refused_by_name(policies, said):
 
 
 def test_whole_model_under_a_policy_is_refused_by_a_layer_of_its_own():
-  before = tf.keras.mixed_precision.global_policy()
-  tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
-  try:
+  with _policy("mixed_float16"):
     recurrent = tf.keras.layers.GRU(4)
     keras_model = tf.keras.Sequential([tf.keras.Input((3, 1)), recurrent])
-  finally:
-    tf.keras.mixed_precision.set_global_policy(before)
-  with pytest.raises(
-    InputError, match=f"^Layer '{recurrent.cell.name}' .* mixed precision"
-  ):
+  with pytest.raises(InputError, match=f"^Layer '{recurrent.cell.name}' .* float16"):
     keras.from_keras(keras_model, _spec((3, 1)))
 
 

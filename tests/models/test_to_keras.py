@@ -409,8 +409,8 @@ def _sum_of_both(labels, predictions):
   return tf.reduce_sum(predictions[0], axis=-1)
 
 
-def _half_base():
-  half = dict(dtype="mixed_bfloat16", trainable=False)
+def _half_base(trainable):
+  half = dict(dtype="mixed_bfloat16", trainable=trainable)
   return _sequential(
     _layers.Input((4,)),
     *(_layers.Dense(8, "tanh", **half) for _ in range(3)),
@@ -445,9 +445,25 @@ def test_models_of_other_outputs_are_copied():
   assert len(to_keras(model, _trained(model)).outputs) == 2
 
 
-def test_frozen_base_in_half_precision_is_copied():
-  model = _model(_half_base(), 4)
-  to_keras(model, _trained(model))
+@pytest.mark.parametrize("trainable", [False, True])
+def test_a_copy_of_layers_in_half_precision_computes_in_float32(trainable):
+  model = _model(_half_base(trainable), 4)
+  weights = _trained(model)
+  copied = to_keras(model, weights)
+  assert {layer.compute_dtype for layer in copied.layers} == {"float32"}
+  x = tf.random.stateless_normal([6, 4], [1, 2])
+  expected = model.predict(weights, x, False, tf.zeros([2], tf.int32))
+  found = copied(x)
+  assert not np.array_equal(found, expected)
+  np.testing.assert_allclose(found, expected, atol=2**-6 * np.max(np.abs(expected)))
+
+
+def test_a_copy_of_cells_in_half_precision_computes_in_float32():
+  cell = _layers.Bidirectional(_layers.GRU(4, dtype="mixed_bfloat16"))
+  model = _model(_sequential(_layers.Input((5, 3)), cell, _layers.Dense(3)), 5, 3)
+  copied = to_keras(model, _trained(model))
+  kinds = {layer.compute_dtype for layer in copied._flatten_layers()}
+  assert kinds == {"float32"}
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16", "float64"])

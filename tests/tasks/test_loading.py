@@ -479,6 +479,31 @@ def test_epsilon_is_of_the_models_loss_and_0_leaves_it_alone(tmp_path):
     np.testing.assert_array_equal(a, b)
 
 
+def test_mixed_precision_is_of_the_network_and_of_no_other(tmp_path):
+  plain, half = (_load(tmp_path, mixed_precision=m).model for m in (False, True))
+  kinds = [
+    {layer.compute_dtype for layer in model.keras_source.keras_model.layers}
+    for model in (plain, half)
+  ]
+  assert kinds == [{"float32"}, {"bfloat16"}]
+  assert tf.keras.layers.Dense(1).compute_dtype == "float32"
+  for a, b in zip(plain.initial_weights, half.initial_weights):
+    np.testing.assert_array_equal(a, b)
+
+
+def test_mixed_precision_that_changes_nothing_is_refused(tmp_path):
+  layers = tf.keras.layers
+
+  def build(shape, num_classes):
+    own = dict(dtype="float32")
+    flat = layers.Flatten(**own), layers.Dense(num_classes, **own)
+    return tf.keras.Sequential([layers.Input(shape), *flat])
+
+  task = registry.get("digits_cnn")._replace(build_keras_model=build)
+  with pytest.raises(InputError, match="changes nothing of digits_cnn"):
+    _load(tmp_path, task, mixed_precision=True)
+
+
 def _own_targets(keras_model, spec):
   targets = functional.SoftTargets(tf.nn.softmax, lambda targets, logits: targets[:, 0])
   return dataclasses.replace(keras.from_keras(keras_model, spec), soft_targets=targets)

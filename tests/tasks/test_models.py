@@ -331,6 +331,34 @@ def test_every_task_is_counted():
   assert set(_SHAPES) == set(_COUNTS) == set(registry.TASKS)
 
 
+@pytest.mark.parametrize(
+  "name",
+  [
+    *("digits_cnn", "cifar10_lenet_augmented", "cifar10_uniform_resnet9", "har_lstm"),
+    *("shakespeare_lstm", "cifar100_vgg11", "cifar100_vit"),
+  ],
+)
+def test_networks_give_the_same_in_mixed_precision_but_for_rounding(name):
+  def build(policy):
+    tf.keras.mixed_precision.set_global_policy(policy)
+    try:
+      return _build(name)
+    finally:
+      tf.keras.mixed_precision.set_global_policy("float32")
+
+  half, whole = build("mixed_bfloat16"), build("float32")
+  draw = np.random.default_rng(0)
+  weights = [draw.normal(0, 0.05, w.shape).astype(np.float32) for w in whole.weights]
+  for keras_model in (half, whole):
+    keras_model.set_weights(weights)
+  x = draw.integers(0, 60, (3, *whole.input_shape[1:])).astype(np.float32)
+  found, expected = (m(x, training=False) for m in (half, whole))
+  assert found.dtype == tf.bfloat16
+  assert half(x, training=True).shape == found.shape
+  differences = np.abs(tf.cast(found, tf.float32) - expected)
+  assert 0 < np.max(differences) < 2**-4 * np.max(np.abs(expected))
+
+
 def test_weights_are_those_of_the_paper(name_and_model):
   name, keras_model = name_and_model
   found = [tuple(w.shape) for w in keras_model.trainable_weights]

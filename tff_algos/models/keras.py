@@ -42,6 +42,9 @@ def from_keras(
   the Keras model learns, loads or adapts to later does not reach the `Model`. The layers
   must stay the same, for they are traced whenever a process is built.
 
+  Under the policy "mixed_bfloat16" of `tf.keras.mixed_precision` layers compute in
+  bfloat16; weights, gradients and what they predict are float32 all the same.
+
   Args:
     keras_model: A built model; its current weights are the initial weights.
     example_spec: Shape and dtype of one stored example.
@@ -56,13 +59,13 @@ def from_keras(
 
   Raises:
     InputError: The model is not built, has no trainable weight, does not take the
-      examples, trains what is not float32, gives several outputs to a loss that takes
-      logits, or holds what local training cannot respect: a layer whose statistics move
-      (BatchNormalization that is not frozen), mixed precision, a regularizer, a
+      examples, trains what is not float32 or computes in float16, gives several outputs
+      to a loss that takes logits, or holds what local training cannot respect: a layer
+      whose statistics move (BatchNormalization that is not frozen), a regularizer, a
       constraint, a weight or tensor that cannot be replaced, tensors compared by `==`, a
       random operation with a state of its own, a look-up table, an embedding of uint8
-      inputs that `preprocess` scales; or `loss` does not fit. When it is
-      traced, if layers have come or gone since.
+      inputs that `preprocess` scales; or `loss` does not fit. When it is traced, if
+      layers have come or gone since.
   """
   check_built(keras_model)
   layers = keras_exchange.layers_of(keras_model)
@@ -117,11 +120,13 @@ def from_keras(
       )
     values = {v.ref(): tf.convert_to_tensor(w) for v, w in zip(trainable, weights)}
     values.update(constants.here())
-    filled = [(*slot, values[ref]) for ref in slots for slot in slots[ref]]
+    filled = [slot.filled(values[ref]) for ref in slots for slot in slots[ref]]
     generators = keras_exchange.stateless_generators(layers, seed)
     keras_exchange.restore_classes(layers)
     with keras_exchange.replaced([*filled, *flags, *generators]):
-      return keras_model(x, training=training)
+      outputs = keras_model(x, training=training)
+    # A loss has few digits in half precision.
+    return tf.nest.map_structure(_in_float32, outputs)
 
   metric_options: dict[str, Any] = {} if metrics is None else dict(metrics=metrics)
   model = functional.Model(
@@ -224,18 +229,24 @@ def _check_embeds_nothing(
       )
 
 
+def _in_float32(output: tf.Tensor) -> tf.Tensor:
+  is_half = output.dtype in (tf.bfloat16, tf.float16)
+  return tf.cast(output, tf.float32) if is_half else output
+
+
 def _check_precision(
   name: str, layers: keras_exchange.Layers, trainable: Sequence[tf.Variable]
 ) -> None:
-  """Local training adds in float32, and layers cast variables, not what replaces them."""
+  """Local training adds in float32, and does not scale losses."""
   trained = {weight.ref() for weight in trainable}
   for layer in layers:
     own = {v.ref() for v in vars(layer).values() if isinstance(v, tf.Variable)}
-    if own & trained and layer.compute_dtype != layer.variable_dtype:
+    policy = layer.compute_dtype, layer.variable_dtype
+    if own & trained and policy == ("float16", "float32"):
       raise InputError(
-        f"Layer {layer.name!r} of the Keras model {name!r} computes in mixed precision, "
-        f"{layer.compute_dtype} of {layer.variable_dtype} weights: make the model under "
-        "the policy float32."
+        f"Layer {layer.name!r} of the Keras model {name!r} computes in float16, in "
+        "which small gradients are 0 unless the loss is scaled, as it is not here: make "
+        "the model under the policy mixed_bfloat16 or float32."
       )
   for weight in trainable:
     if weight.dtype != tf.float32:

@@ -9,20 +9,38 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 from keras.src.engine import base_layer, base_layer_v1, training, training_v1
+from keras.src.mixed_precision.autocast_variable import AutoCastVariable
 from keras.src.utils import version_utils
 
 # Tracing exchanges attributes of layers that are shared by all threads.
 _TRACING = threading.RLock()
 
 Layers = Sequence[tf.keras.layers.Layer]
-# An attribute of a layer: the layer's attributes, and its name among them.
-Slot = tuple[dict[str, Any], str]
-# The same, and what stands there while the model is traced.
 _Replacement = tuple[dict[str, Any], str, Any]
+
+
+class Slot(NamedTuple):
+  """Where a layer keeps a variable or an eager tensor.
+
+  Attributes:
+    attributes: The layer's.
+    name: Of the one among them.
+    cast_to: What Keras casts it to where the layer is called, in mixed precision.
+  """
+
+  attributes: dict[str, Any]
+  name: str
+  cast_to: Optional[str]
+
+  def filled(self, value: tf.Tensor) -> _Replacement:
+    """What stands there while the model is traced."""
+    if self.cast_to is not None:
+      value = tf.cast(value, self.cast_to)
+    return self.attributes, self.name, value
 
 
 def layers_of(keras_model: tf.keras.Model) -> list[tf.keras.layers.Layer]:
@@ -46,13 +64,15 @@ def restore_classes(layers: Layers) -> None:
 
 
 def find_slots(layers: Layers) -> dict[Any, list[Slot]]:
-  """Where variables and eager tensors are kept: ref -> [(attribute dict, name)]."""
+  """Where variables and eager tensors are kept, by reference."""
   slots: dict[Any, list[Slot]] = {}
   for layer in layers:
     attributes = vars(layer)
     for name, value in attributes.items():
       if isinstance(value, tf.Variable) or is_held(value):
-        slots.setdefault(value.ref(), []).append((attributes, name))
+        is_cast = isinstance(value, AutoCastVariable)
+        slot = Slot(attributes, name, layer.compute_dtype if is_cast else None)
+        slots.setdefault(value.ref(), []).append(slot)
   return slots
 
 

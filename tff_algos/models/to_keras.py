@@ -22,10 +22,13 @@ from tff_algos.models import functional, keras_exchange
 
 #: The most that a prediction may differ, as a part of the largest, or of 1.
 TOLERANCE = 1e-4
+# The same of layers that compute in half precision, which has eight binary digits.
+_HALF_TOLERANCE = 2**-5
 
 _DISCRETIZATION = tf.keras.layers.Discretization
 _COMPARED = 4
 _HALF = ("float16", "bfloat16")
+_MIXED = ("mixed_float16", "mixed_bfloat16")
 # The class of tf.keras.Model(inputs, outputs).
 _FUNCTIONAL = tf.keras.Sequential.__bases__[0]
 
@@ -56,7 +59,8 @@ def to_keras(model: functional.Model, weights: functional.Weights) -> tf.keras.M
   It is a new one: the Keras model that was given to `from_keras` is left as it is. It
   takes inputs as they are stored, such as uint8 pictures, for it begins with the model's
   `preprocess` as a layer, and gives what the model predicts, such as logits. Inputs of
-  another dtype are cast, so pictures in 0..1 would become 0, but for whole ones.
+  another dtype are cast, so pictures in 0..1 would become 0, but for whole ones. Layers
+  of a mixed precision compute in float32, which every format and device knows.
 
   A layer of your own class is copied by its `get_config`, and a file of the model opens
   only where that class is known; unless it has a method
@@ -184,11 +188,11 @@ def _check_copy(
 ) -> None:
   """Raises `InputError` if the copy predicts something else than the model.
 
-  Nothing is compared of what draws in inference too, as a dropout may, nor in half
-  precision, which a copy's weights have and those of `from_keras` have not.
+  Nothing is compared of what draws in inference too, as a dropout may.
   """
-  if any(layer.compute_dtype in _HALF for layer in copied._flatten_layers()):
-    return
+  own_layers = keras_exchange.layers_of(model.keras_source.keras_model)
+  is_half = any(layer.compute_dtype in _HALF for layer in own_layers)
+  tolerance = _HALF_TOLERANCE if is_half else TOLERANCE
   inputs = example_inputs(copied, _COMPARED)
 
   def predict(x: tf.Tensor) -> Any:
@@ -209,10 +213,10 @@ def _check_copy(
       return
     found = copied(inputs, training=False)
   both = map(tf.nest.flatten, (found, expected))
-  if max(difference(a.numpy(), b.numpy()) for a, b in zip(*both)) > TOLERANCE:
-    own = {type(layer) for layer in model.keras_source.keras_model._flatten_layers()}
+  if max(difference(a.numpy(), b.numpy()) for a, b in zip(*both)) > tolerance:
+    kinds = set(map(type, own_layers))
     names = sorted(
-      kind.__name__ for kind in own if kind.__module__.partition(".")[0] != "keras"
+      kind.__name__ for kind in kinds if kind.__module__.partition(".")[0] != "keras"
     )
     raise InputError(
       f"A copy of the Keras model {copied.name!r} predicts something else than it does: "
@@ -265,7 +269,7 @@ class _Copy:
         of_copy._trainable = part._trainable
         copies[id(vars(part))] = vars(of_copy)
     for ref, slots in self._slots.items():
-      for attributes, name in slots:
+      for attributes, name, _ in slots:
         if isinstance(ref.deref(), tf.Tensor) and id(attributes) in copies:
           kept = self._values.get(ref, ref.deref())
           copies[id(attributes)][name] = tf.constant(np.asarray(kept))
@@ -320,9 +324,20 @@ def _unbuilt(
   return standard, weights
 
 
+def _in_float32(config: Any) -> Any:
+  """A configuration of the same layer, and of those in it, without mixed precision."""
+  if isinstance(config, list):
+    return [_in_float32(value) for value in config]
+  if not isinstance(config, dict):
+    return config
+  if config.get("class_name") == "Policy" and config["config"]["name"] in _MIXED:
+    return "float32"
+  return {name: _in_float32(value) for name, value in config.items()}
+
+
 def _from_config(layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
   try:
-    config = layer.get_config()
+    config = _in_float32(layer.get_config())
     if isinstance(layer, _DISCRETIZATION):  # What it is adapted to is not among these.
       config.update(num_bins=None, bin_boundaries=list(layer.bin_boundaries))
     return type(layer).from_config(config)

@@ -205,6 +205,12 @@ def test_of_a_run_its_newest_weights_are_attacked(in_process, tmp_path):
   for part, gradient in zip(sent, tape.gradient(value, start)):
     np.testing.assert_allclose(part, -rate * gradient, rtol=1e-4, atol=1e-7)
 
+  # In the run's precision.
+  with open(config, "w") as f:
+    json.dump({**held, "flags": {**held["flags"], "mixed_precision": True}}, f)
+  half = inversion.prepare(request).victims["fedavg"].send(Examples(x, y), seed)
+  assert any(np.any(a != b) for a, b in zip(sent, half))
+
 
 def _task_with(preprocess, **options):
   def make_model(net, spec):
