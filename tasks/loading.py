@@ -108,8 +108,10 @@ def reading(task: Task) -> Iterator[None]:
 
 
 def _build(task: Task, data: Dataset, mixed_precision: bool) -> Any:
-  """The task's network."""
+  """The task's network, or what is none, which `from_keras` says."""
   import tensorflow as tf
+
+  from tff_algos.models import keras_exchange
 
   if task.build_keras_model is None:
     raise InputError(f"The task {task.name} has no build_keras_model: give it one.")
@@ -120,9 +122,10 @@ def _build(task: Task, data: Dataset, mixed_precision: bool) -> Any:
     keras_model = task.build_keras_model(data.train_x.shape[1:], data.num_classes)
   finally:
     tf.keras.mixed_precision.set_global_policy(before)
-  if mixed_precision and not any(
-    layer.compute_dtype == "bfloat16" for layer in keras_model.submodules
-  ):
+  if not mixed_precision or not isinstance(keras_model, tf.keras.Model):
+    return keras_model
+  slots = keras_exchange.find_slots(keras_exchange.layers_of(keras_model))
+  if not any(slot.cast_to for places in slots.values() for slot in places):
     raise InputError(
       f"mixed_precision changes nothing of {task.name}, whose layers have a precision of "
       "their own: leave it out."
