@@ -127,15 +127,17 @@ def test_algorithm_of_the_page_is_fed_avg_with_momentum(written, problem):
   assert np.abs(first).max() > 1e-3
 
 
-def test_distributor_of_the_page_sends_half_the_bytes(written, problem):
+def test_process_of_the_page_sends_half_the_bytes(written, problem):
   """x^0 = 0 is itself as float16, x^1 is not."""
   hparams = tff_algos.FedAvgHparams(**problem.local)
   half = written.build_half_sent(problem.model, hparams)
   whole = tff_algos.build_fed_avg(problem.model, hparams)
-  sent, all_sent = (p.traffic[""].down["model"] for p in (half, whole))
-  assert (sent, all_sent) == (2 * 6, 4 * 6)
-  first = problem.weights_after(1, half)
-  np.testing.assert_array_equal(first, problem.weights_after(1, whole))
+  for way in ("down", "up"):
+    sent, all_sent = (getattr(p.traffic[""], way)["model"] for p in (half, whole))
+    assert (sent, all_sent) == (2 * 6, 4 * 6)
+  first, whole_first = (problem.weights_after(1, p) for p in (half, whole))
+  rounding = 2**-11 * np.abs(whole_first).max()
+  np.testing.assert_allclose(first, whole_first, rtol=0, atol=rounding)
   second, whole_second = (problem.weights_after(2, p) for p in (half, whole))
   np.testing.assert_allclose(second, whole_second, rtol=0, atol=1e-3)
   assert (second != whole_second).any()

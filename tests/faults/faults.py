@@ -867,10 +867,17 @@ FAULTS = (
     _of("templates/test_views.py", "does_the_same_round"),
   ),
   Fault(
+    "mean: messages in half precision are added up there",
+    "tff_algos/aggregators/weighted_mean.py",
+    "return np.float32 if _is_half(t) else t.dtype",
+    "return t.dtype",
+    _of("templates/test_client_results.py", "mean_in_float32"),
+  ),
+  Fault(
     "rounds: a mean of clients that weigh nothing is no number",
-    "tff_algos/templates/rounds.py",
-    "tff.aggregators.MeanFactory(no_nan_division=True)",
-    "tff.aggregators.MeanFactory()",
+    "tff_algos/aggregators/weighted_mean.py",
+    "super().__init__(no_nan_division=True)",
+    "super().__init__()",
     _of("templates/test_client_results.py", "count_for_nothing"),
   ),
   Fault(

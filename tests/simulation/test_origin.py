@@ -291,6 +291,8 @@ def test_layers_of_a_keras_model_are_told_apart():
   changed = of(tf.keras.layers.Dense(3, activation="tanh"))
   (name,) = _differing(first, changed)
   assert (first[name], changed[name]) == ("Dense relu", "Dense tanh")
+  half = of(tf.keras.layers.Dense(3, activation="relu", dtype="mixed_bfloat16"))
+  assert _differing(first, half) == {"precision of layer 2"}
   dropout, more = (of(tf.keras.layers.Dropout(rate)) for rate in (0.1, 0.2))
   (name,) = _differing(dropout, more)
   assert "rate=0.1" in dropout[name] and "rate=0.2" in more[name]

@@ -188,12 +188,28 @@ def test_client_whose_weight_has_become_0_takes_back_what_it_added(in_process, t
     np.testing.assert_allclose(state.variables.model[0], [expected])
 
 
-def test_mean_of_clients_that_count_for_nothing_is_0(in_process):
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
+def test_messages_in_half_precision_have_their_mean_in_float32(in_process, dtype):
+  """700 times 100 is infinite in float16, and 1,400 + 1 has no place in it."""
+  mixed = tff.to_type((tff.TensorType(dtype.as_numpy_dtype, [2]), np.float32))
+  process = tff_algos.mean().create(mixed, tff.TensorType(np.float32))
+  sent = np.array([[100, 0.5], [-3, 1], [100, 7]], np.float32)
+  weights = [700.0, 701.0, 1.0]
+  values = [(tf.constant(row, dtype), row[1]) for row in sent]
+  half, whole = process.next(process.initialize(), values, weights).result
+  expected = np.average(sent.astype(np.float64), axis=0, weights=weights)
+  assert half.dtype == whole.dtype == np.float32
+  np.testing.assert_allclose(half, expected, rtol=1e-6)
+  np.testing.assert_allclose(whole, expected[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float16, tf.bfloat16])
+def test_mean_of_clients_that_count_for_nothing_is_0(in_process, dtype):
   """Which may be accepted, so that the model would be no number from then on."""
   process = tff_algos.mean().create(
-    tff.TensorType(np.float32, [2]), tff.TensorType(np.float32)
+    tff.TensorType(dtype.as_numpy_dtype, [2]), tff.TensorType(np.float32)
   )
-  values = [np.float32([1, 2]), np.float32([3, 6])]
+  values = [tf.constant([1, 2], dtype), tf.constant([3, 6], dtype)]
   for weights, expected in (([0.0, 0.0], [0, 0]), ([1.0, 3.0], [2.5, 5])):
     found = process.next(process.initialize(), values, weights)
     np.testing.assert_array_equal(found.result, expected)

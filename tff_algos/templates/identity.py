@@ -113,6 +113,8 @@ def of_model(model: Model) -> Mapping[str, str]:
       named = [_name(part) for part in (layer, activation) if part is not None]
       given[f"layer {place}"] = " ".join(named)
       given[f"numbers of layer {place}"] = _numbers(layer)
+      if layer.compute_dtype in ("bfloat16", "float16"):
+        given[f"precision of layer {place}"] = layer.compute_dtype
   return given
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Optional, Union
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos.aggregators import weighted_mean
 from tff_algos.client_data import Examples
 from tff_algos.client_work.model_update import ClientResult
 from tff_algos.errors import InputError, InputWarning
@@ -59,8 +60,11 @@ def send_model(variables: ServerVariables) -> OrderedDict[str, Any]:
 
 
 def mean() -> tff.aggregators.WeightedAggregationFactory:
-  """The weighted mean; 0 where every weight is 0 (all messages were dropped)."""
-  return tff.aggregators.MeanFactory(no_nan_division=True)
+  """The weighted mean; 0 where every weight is 0 (all messages were dropped).
+
+  Of a part in float16 or bfloat16 it is float32, as are its sums.
+  """
+  return weighted_mean.MeanFactory()
 
 
 def _is_not_of_unused_assertions(record: logging.LogRecord) -> bool:
