@@ -93,6 +93,7 @@ def test_task_is_loaded_by_the_runs_settings_each_in_its_place(monkeypatch):
   """The split's seed is one, the initial weights' another."""
   monkeypatch.setattr(tasks_registry, "load", lambda task, **options: (task, options))
   given = dict(partition="shards", num_clients=7, partition_seed=5, loss_epsilon=0.25)
+  given["mixed_precision"] = True
   config = make_config("fedavg", "digits_cnn", seed=3, cache_dir="~/cache", **given)
   where = dict(data_dir=None, cache_dir=os.path.expanduser("~/cache"))
   expected = dict(**where, **given, model_seed=3)

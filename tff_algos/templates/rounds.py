@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Optional, Union
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algos.aggregators import weighted_mean
 from tff_algos.client_data import Examples
 from tff_algos.client_work.model_update import ClientResult
 from tff_algos.errors import InputError, InputWarning
@@ -64,6 +63,9 @@ def mean() -> tff.aggregators.WeightedAggregationFactory:
 
   Of a part in float16 or bfloat16 it is float32, as are its sums.
   """
+  # Here, as its class is one of TFF's, and without TFF algorithms can be listed.
+  from tff_algos.aggregators import weighted_mean
+
   return weighted_mean.MeanFactory()
 
 
