@@ -183,7 +183,7 @@ def define() -> None:
     "mixed_precision",
     False,
     "The task's network computes in bfloat16, its weights and gradients stay float32: "
-    "faster on GPUs, and on CPUs that have instructions for it.",
+    "where the processor has instructions for it, large convolutions are faster.",
     **place,
   )
   flags.DEFINE_string(
