@@ -52,9 +52,9 @@ class Config:
     eval_clients_every: Rounds between evaluations on the clients' own examples; 0: none.
     personalize_steps: Steps that a client takes for itself in these; 0: none.
     loss_epsilon: The loss is -log(p + loss_epsilon), p the label's probability.
+    mixed_precision: Whether the task's network computes in bfloat16.
     learning_rate_schedule: As `schedules.parse` takes it, the rounds of a cosine filled
       in; None: the learning rate stays.
-    mixed_precision: Whether the task's network computes in bfloat16.
     aggregator: As `aggregators.table.parse` takes it; None: the algorithm's own.
     norm_limit: How many times the median of past rounds an update's norm may be; None:
       it is not looked at.

@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos.aggregators import stateless
 from tff_algos.errors import InputError, check_number
 
 
@@ -109,25 +110,7 @@ class _CoordinateWiseFactory(tff.aggregators.WeightedAggregationFactory):
     def report(collected: Any) -> Any:
       return tf.nest.map_structure(self._of_clients, collected)
 
-    @tff.federated_computation
-    def initialize() -> tff.Value:
-      return tff.federated_value((), tff.SERVER)
-
-    @tff.federated_computation(
-      initialize.type_signature.result,
-      tff.FederatedType(value_type, tff.CLIENTS),
-      tff.FederatedType(weight_type, tff.CLIENTS),
-    )
-    def next_fn(
-      state: tff.Value, values: tff.Value, weights: tff.Value
-    ) -> tff.templates.MeasuredProcessOutput:
-      clients = tff.federated_zip((values, weights))
-      result = tff.federated_aggregate(clients, nobody(), accumulate, merge, report)
-      return tff.templates.MeasuredProcessOutput(
-        state, result, tff.federated_value((), tff.SERVER)
-      )
-
-    return tff.templates.AggregationProcess(initialize, next_fn)
+    return stateless.process(value_type, weight_type, nobody, accumulate, merge, report)
 
   def _of_clients(self, collected: tf.Tensor) -> tf.Tensor:
     nothing = tf.zeros(collected.shape[1:], collected.dtype)

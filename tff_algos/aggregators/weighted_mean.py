@@ -8,6 +8,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algos.aggregators import stateless
+
 
 class MeanFactory(tff.aggregators.MeanFactory):
   """TFF's weighted mean, 0 where every weight is 0; float32 of float16 and bfloat16.
@@ -56,25 +58,7 @@ class MeanFactory(tff.aggregators.MeanFactory):
         lambda s: tf.math.divide_no_nan(s, tf.cast(weights, s.dtype)), sums
       )
 
-    @tff.federated_computation
-    def initialize() -> tff.Value:
-      return tff.federated_value((), tff.SERVER)
-
-    @tff.federated_computation(
-      initialize.type_signature.result,
-      tff.FederatedType(value_type, tff.CLIENTS),
-      tff.FederatedType(weight_type, tff.CLIENTS),
-    )
-    def next_fn(
-      state: tff.Value, values: tff.Value, weights: tff.Value
-    ) -> tff.templates.MeasuredProcessOutput:
-      clients = tff.federated_zip((values, weights))
-      mean = tff.federated_aggregate(clients, nobody(), accumulate, merge, report)
-      return tff.templates.MeasuredProcessOutput(
-        state, mean, tff.federated_value((), tff.SERVER)
-      )
-
-    return tff.templates.AggregationProcess(initialize, next_fn)
+    return stateless.process(value_type, weight_type, nobody, accumulate, merge, report)
 
 
 def _is_half(t: tff.Type) -> bool:
