@@ -33,7 +33,8 @@ flags.DEFINE_list(
   "framework",
   ["bare", "in_process", "local_worker", "tff"],
   "bare (TensorFlow alone), tff (tff.learning's FedAvg on TFF's own runtime), datasets "
-  "(in_process over data sets, not files) or runtimes of ours, with commas between.",
+  "(in_process over data sets, not files), mixed_precision (in_process with the network "
+  "in bfloat16) or runtimes of ours, with commas between.",
 )
 flags.DEFINE_list(
   "algorithm",

@@ -111,17 +111,13 @@ def _build(task: Task, data: Dataset, mixed_precision: bool) -> Any:
   """The task's network, or what is none, which `from_keras` says."""
   import tensorflow as tf
 
+  from tasks.models import precision
   from tff_algos.models import keras_exchange
 
   if task.build_keras_model is None:
     raise InputError(f"The task {task.name} has no build_keras_model: give it one.")
-  before = tf.keras.mixed_precision.global_policy()
-  if mixed_precision:
-    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
-  try:
+  with precision.policy(mixed_precision):
     keras_model = task.build_keras_model(data.train_x.shape[1:], data.num_classes)
-  finally:
-    tf.keras.mixed_precision.set_global_policy(before)
   if not mixed_precision or not isinstance(keras_model, tf.keras.Model):
     return keras_model
   slots = keras_exchange.find_slots(keras_exchange.layers_of(keras_model))

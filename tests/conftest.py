@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import json
 import os
@@ -14,6 +15,7 @@ import signal
 import subprocess
 import sys
 import types
+import typing
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -107,6 +109,8 @@ def pytest_collection_finish() -> None:
   # tracing a process takes: here it is read once.
   if reading := sys.modules.get(_READING_TYPES):
     reading.deserialize_type = _remembering(reading.deserialize_type)
+  # As Python has it from 3.12 on: TensorFlow asks for each argument of what it traces.
+  typing._get_protocol_attrs = functools.cache(typing._get_protocol_attrs)
 
 
 def _remembering(read: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from experiments.benchmarks import workloads
-from experiments.benchmarks.jobs import BARE, DATASETS, TFF
+from experiments.benchmarks.jobs import BARE, DATASETS, MIXED_PRECISION, TFF
 
 _EPOCHS = 1
 _SEED = 0
@@ -130,6 +130,7 @@ class Ours(Framework):
     runtime: str,
     algorithm: str,
     folder: str,
+    mixed_precision: bool = False,
     **settings: Any,
   ):
     from tff_algos.algorithms import registry
@@ -139,7 +140,7 @@ class Ours(Framework):
     if runtime == "local_worker":
       settings["worker_log"] = f"{workload.name}-{runtime}-{algorithm}-worker.log"
     self.runtime = runtimes.create_runtime(runtime, **settings).install()
-    model = workload.model()
+    model = workload.model(mixed_precision)
     self._cohort = workload.cohort
     self._clients = workload.client_files(folder, model.example_spec)
     row = registry.get(algorithm)
@@ -276,6 +277,8 @@ def build(workload: str, framework: str, algorithm: str, folder: str) -> Framewo
     return Tff(row)
   if framework == DATASETS:
     return OverDatasets(row, algorithm, folder)
+  if framework == MIXED_PRECISION:
+    return Ours(row, "in_process", algorithm, folder, mixed_precision=True)
   return Ours(row, framework, algorithm, folder)
 
 

@@ -8,6 +8,8 @@ from typing import NamedTuple
 BARE, TFF = "bare", "tff"
 # in_process over data sets instead of files.
 DATASETS = "datasets"
+# in_process with a network that computes in bfloat16.
+MIXED_PRECISION = "mixed_precision"
 BASELINE = "fedavg"
 FEDAVG_ONLY = (BARE, TFF)
 

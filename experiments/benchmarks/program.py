@@ -17,6 +17,7 @@ from experiments.benchmarks.jobs import (
   BASELINE,
   DATASETS,
   FEDAVG_ONLY,
+  MIXED_PRECISION,
   TFF,
   jobs_of,
 )
@@ -58,7 +59,7 @@ class Request(NamedTuple):
 
 def framework_names() -> list[str]:
   """The names of all that can be measured."""
-  return [BARE, *runtimes.DESCRIPTIONS, DATASETS, TFF]
+  return [BARE, *runtimes.DESCRIPTIONS, DATASETS, MIXED_PRECISION, TFF]
 
 
 def run(request: Request) -> int:

@@ -93,16 +93,22 @@ class Workload(NamedTuple):
 
     return cohorts.uniform_cohort(self.num_clients, self.clients_per_round, 0, round_num)
 
-  def model(self) -> Model:
-    """The model; its initial weights are the same in every process."""
+  def model(self, mixed_precision: bool = False) -> Model:
+    """The model; its initial weights are the same in every process.
+
+    Args:
+      mixed_precision: Whether it computes in bfloat16.
+    """
     import tensorflow as tf
 
+    from tasks.models import precision
     from tff_algos.models import functional, keras
 
     module, function = self.network.split(".")
     build = getattr(importlib.import_module(f"tasks.models.{module}"), function)
     size = {} if self.width is None else {"width": self.width}
-    keras_model = build(self.data.shape, self.data.num_classes, **size)
+    with precision.policy(mixed_precision):
+      keras_model = build(self.data.shape, self.data.num_classes, **size)
     keras.reinitialize(keras_model, 0)
     spec = functional.ExampleSpec(
       tf.TensorSpec(self.data.shape, self.data.dtype), tf.TensorSpec([], tf.int32)
@@ -193,6 +199,15 @@ _ROWS = (
     num_clients=2,
     num_examples=375,
     batch_size=10,
+  ),
+  Workload(
+    "F",
+    "CIFAR-10 ResNet-9 (6,568,673 weights), 4 clients x 60 examples, batch 30.",
+    "resnet.resnet9",
+    _CIFAR,
+    num_clients=4,
+    num_examples=60,
+    batch_size=30,
   ),
   Workload(
     # benchmarks/image_classification/configs/baseline.yaml of pfl-research [code].

@@ -1495,7 +1495,7 @@ FAULTS = (
   ),
   Fault(
     "tasks: mixed precision stays for whatever is built next",
-    "tasks/loading.py",
+    "tasks/models/precision.py",
     "    tf.keras.mixed_precision.set_global_policy(before)\n",
     "    pass\n",
     _of("tasks/test_loading.py", "of_no_other"),

@@ -44,6 +44,24 @@ def test_bare_loop_learns_what_fedavg_learns(tmp_path, over_datasets, clients_pe
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+def test_round_in_mixed_precision_is_that_of_float32_but_for_rounding(tmp_path):
+  row = workloads.get("smoke")
+  bare = frameworks.Bare(row)
+  before = bare.weights()
+  ours = frameworks.build(row.name, "mixed_precision", "fedavg", str(tmp_path))
+  try:
+    ours.run(1)
+    found = ours.weights()
+  finally:
+    ours.runtime.close()
+  keys = (seeds.client_seed(0, 1, k) for k in row.cohort(1))
+  orders = (local_training.batch_order(tf.constant(key), 12, 1)[0] for key in keys)
+  bare.run_in_order(zip(row.cohort(1), orders))
+  for start, a, b in zip(before, bare.weights(), found):
+    distance = np.linalg.norm(b - a) / np.linalg.norm(a - start)
+    assert 1e-4 < distance < 2**-5
+
+
 def test_every_tenth_round_is_evaluated(tmp_path, monkeypatch):
   row = workloads.get("smoke")._replace(run=workloads.Run(30, 10, num_test_examples=7))
   monkeypatch.setattr(workloads, "WORKLOADS", {row.name: row})

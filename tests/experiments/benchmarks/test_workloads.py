@@ -12,8 +12,8 @@ from tff_algos.errors import InputError
 def test_unknown_names_are_refused():
   with pytest.raises(InputError, match="choose from A, B"):
     workloads.get("a")
-  names = ["bare", "in_process", "local_worker", "dask", "datasets", "tff"]
-  assert program.framework_names() == names
+  ours = ["in_process", "local_worker", "dask", "datasets", "mixed_precision"]
+  assert program.framework_names() == ["bare", *ours, "tff"]
 
 
 @pytest.mark.parametrize("row", workloads.WORKLOADS.values(), ids=lambda row: row.name)
