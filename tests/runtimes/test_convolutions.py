@@ -279,17 +279,23 @@ def test_one_client_for_whom_there_is_no_memory_is_an_error(
 # --- The rule --------------------------------------------------------------------------
 
 
-def _work_of(process, num_clients: int, *, on_gpu: bool):
+def _level_of(process):
   plan = execution.Plan(process.next)
   [level] = [level for level in plan.levels if level.at_clients]
-  return level.work_of(num_clients, on_gpu=on_gpu)
+  return level
 
 
-def test_rule_takes_convolutions_on_a_gpu_only(process):
+@pytest.fixture(scope="module")
+def level(process):
+  """What clients do in a round, which is planned once for each kind of device."""
+  return _level_of(process)
+
+
+def test_rule_takes_convolutions_on_a_gpu_only(level):
   few = blocks.ON_GPU.fewest_clients
-  assert isinstance(_work_of(process, few, on_gpu=True), blocks.Blocks)
-  assert isinstance(_work_of(process, few - 1, on_gpu=True), planning.Step)
-  assert isinstance(_work_of(process, 100, on_gpu=False), planning.Step)
+  assert isinstance(level.work_of(few, on_gpu=True), blocks.Blocks)
+  assert isinstance(level.work_of(few - 1, on_gpu=True), planning.Step)
+  assert isinstance(level.work_of(100, on_gpu=False), planning.Step)
 
 
 def test_what_was_planned_for_gpus_is_not_for_cpus(monkeypatch):
@@ -308,15 +314,15 @@ def test_what_was_planned_for_gpus_is_not_for_cpus(monkeypatch):
   assert planned == [True, False]
 
 
-def test_large_models_are_in_smaller_blocks_or_in_none(process, monkeypatch):
-  work = _work_of(process, 100, on_gpu=True)
+def test_large_models_are_in_smaller_blocks_or_in_none(process, level, monkeypatch):
+  work = level.work_of(100, on_gpu=True)
   assert work.block_size(100) == 100 and work.block_size(1000) == blocks.MOST_CLIENTS
   sent = blocks.ON_GPU.most_bytes / 10  # More than this broadcast has.
   limits = blocks.ON_GPU._replace(block_bytes=7 * sent)
   assert limits.block_size(100, int(sent)) == 7
   assert limits.block_size(100, int(100 * sent)) == 1
   monkeypatch.setattr(blocks, "ON_GPU", blocks.ON_GPU._replace(most_bytes=100))
-  assert isinstance(_work_of(process, 100, on_gpu=True), planning.Step)
+  assert isinstance(_level_of(process).work_of(100, on_gpu=True), planning.Step)
 
 
 def test_other_kinds_of_convolutions_have_no_form():

@@ -163,21 +163,23 @@ def test_functions_that_builders_are_given_are_told_apart_by_name(federation):
     del model, h, examples, seed
     return tuple(map(tf.zeros_like, weights))
 
+  name = opposite.__qualname__
   for build, given in (
-    (fed_avg.build_fed_avg, dict(local_gradient=opposite)),
-    (fed_prox.build_fed_prox, dict(local_gradient=opposite)),
-    (fed_sgd.build_fed_sgd, dict(local_gradient=opposite)),
-    (fed_curv.build_fed_curv, dict(local_gradient=opposite)),
-    (fed_curv.build_fed_curv, dict(fisher_of=none_of_it)),
+    (
+      fed_avg.build_fed_avg,
+      {opposite: name, functools.partial(opposite): name, _Called(opposite): "_Called"},
+    ),
+    (fed_prox.build_fed_prox, {opposite: name}),
+    (fed_sgd.build_fed_sgd, {opposite: name}),
+    (fed_curv.build_fed_curv, {opposite: name, none_of_it: none_of_it.__qualname__}),
   ):
-    [(name, function)] = given.items()
-    name_of_it = f"{name} of client_update"
     first = _of(build(federation.model), federation)
-    for wrapped in (function, functools.partial(function), _Called(function)):
-      other = _of(build(federation.model, **{name: wrapped}), federation)
+    for function, shown in given.items():
+      argument = "fisher_of" if function is none_of_it else "local_gradient"
+      other = _of(build(federation.model, **{argument: function}), federation)
+      name_of_it = f"{argument} of client_update"
       assert _differing(first, other) == {name_of_it}
-      is_object = isinstance(wrapped, _Called)
-      assert other[name_of_it] == ("_Called" if is_object else function.__qualname__)
+      assert other[name_of_it] == shown
       for begun, resumed in ((first, other), (other, first)):
         with pytest.raises(InputError, match=name_of_it):
           origin.check(resumed, begun, "The run")
