@@ -6,8 +6,10 @@ Accuracy against rounds, the second half of that closer, megabytes against round
 accuracy against megabytes; the table is Markdown. Runs that differ in their seed only are
 one row and one curve, their mean with the sample standard deviation. `--smooth=15` draws
 running means; `--last=30` adds a column with the mean of that many rounds at the end,
-which depends less on luck than the best. `--metric=test_loss` compares by another column
-of metrics.csv, and `--metric=client_personalized_accuracy_p50,client_accuracy_p50` each
+which depends less on luck than the best. `--differences=all,21-30` adds a table of each
+run less the first with its seed: in how many rounds it is above and below, and the mean
+of the differences in these rounds. `--metric=test_loss` compares by another column of
+metrics.csv, and `--metric=client_personalized_accuracy_p50,client_accuracy_p50` each
 run by the first that it has, as pFedGP has no test accuracy; runs without any are left
 out. Exit status: 2 if a run cannot be read, and then nothing is written.
 """
@@ -26,7 +28,7 @@ import warnings
 from absl import flags
 
 from experiments import command_line
-from experiments.report import comparison, run_flags
+from experiments.report import comparison, differences, run_flags
 from tff_algos.errors import InputError, InputWarning
 
 _SMOOTH = flags.DEFINE_integer(
@@ -49,6 +51,14 @@ _METRIC = flags.DEFINE_list(
 )
 
 
+_DIFFERENCES = flags.DEFINE_list(
+  "differences",
+  None,
+  "Add a table of each run less the first with its seed, round by round: the mean of all "
+  "rounds, by all, or of some, such as 21-30, or of several; None for none.",
+)
+
+
 def main() -> None:
   """Compares what the flags say."""
   asked = run_flags.read_flags(b"\x89PNG")
@@ -57,6 +67,9 @@ def main() -> None:
   measure = comparison.parse_measure(_METRIC.value)
   if asked.target is not None and not measure.of_accuracy:
     raise InputError(f"target_accuracy is about accuracy, not {measure.words}.")
+  spans = None
+  if _DIFFERENCES.value is not None:
+    spans = differences.parse_rounds(_DIFFERENCES.value)
   every = [measure.of(run) for run in asked.runs]
   runs = [run for run in every if run.rounds]
   for run in every:
@@ -74,8 +87,11 @@ def main() -> None:
         f"was not measured in {_LAST.value} last ones: give another --last, or leave it "
         "out."
       )
+  tables = [comparison.table(runs, asked.target, _LAST.value, measure)]
+  if spans is not None:
+    tables.append(differences.table(runs, spans, measure))
   comparison.draw(runs, asked.out, asked.title, _SMOOTH.value, measure)
-  print(comparison.table(runs, asked.target, _LAST.value, measure))
+  print("\n\n".join(tables))
 
 
 if __name__ == "__main__":

@@ -24,10 +24,12 @@ def test_program_writes_a_picture_and_prints_the_table(write_run, tmp_path):
     f"--out={out}",
     "--target_accuracy=0.7",
     "--last=2",
+    "--differences=all",
     r"--title=$\frac$",
   )
   assert done.returncode == 0, done.stderr
-  assert done.stdout.count("\n") == 4 and "| $2^$_x |" in done.stdout
+  assert done.stdout.count("\n") == 10 and "| $2^$_x |" in done.stdout
+  assert "Less $2^$_x with the same seed: test accuracy, in points" in done.stdout
   assert "mean of the last 2 rounds" in done.stdout and "62.50 %" in done.stdout
   header = out.read_bytes()[:24]
   assert header[:8] == b"\x89PNG\r\n\x1a\n"
