@@ -102,7 +102,7 @@ def report(path: str, out: str) -> None:
       c: np.array([float(row[c]) for row in of_run]) for c in COLUMNS if c != "run"
     }
     rounds = column["round"]
-    memory = column["resident_kb"] / 1e3
+    memory = column["resident_kb"] * 1024 / 1e6  # It counts 1,024 bytes as one.
     later = rounds >= rounds.max() / 4
     cells.append(
       [
@@ -111,7 +111,7 @@ def report(path: str, out: str) -> None:
         f"{1e3 * column['seconds'][-1] / rounds.max():.0f}",
         f"{memory[later][0]:,.0f}",
         f"{memory[-1]:,.0f}",
-        f"{growth(rounds, column['resident_kb']):.1f}",
+        f"{growth(rounds, 1e3 * memory):.1f}",
         *(
           f"{column[c][later].min():.0f}-{column[c][later].max():.0f}"
           for c in ("descriptors", "threads")
