@@ -49,13 +49,12 @@ _METRIC = flags.DEFINE_list(
   "The column of metrics.csv to compare by, or several, of which each run takes the "
   "first that it has; -NAME of one of which less is better, as it is of every loss.",
 )
-
-
 _DIFFERENCES = flags.DEFINE_list(
   "differences",
   None,
-  "Add a table of each run less the first with its seed, round by round: the mean of all "
-  "rounds, by all, or of some, such as 21-30, or of several; None for none.",
+  "all, or rounds such as 21-30, or several of these: add a table of each run less the "
+  "first with its seed, in how many rounds it is above and below, and the mean of the "
+  "differences in these rounds; None for none.",
 )
 
 

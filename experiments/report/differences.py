@@ -80,8 +80,9 @@ def table(runs: Sequence[Run], spans: Sequence[Span], measure: Measure) -> str:
 def _line(run: Run, than: Run, spans: Sequence[Span], measure: Measure) -> list[str]:
   before = dict(zip(than.rounds, than.values))
   found = {t: v - before[t] for t, v in zip(run.rounds, run.values) if t in before}
-  line = [run.name]
-  line += [str(sum(test(d) for d in found.values())) for test in _COUNTED]
+  signs = [(d > 0) - (d < 0) for d in found.values()]
+  line = [run.name, *(str(signs.count(sign)) for sign in (1, 0, -1))]
+  form = ".2f" if measure.is_accuracy else ".4g"
   for first, last in spans:
     inside = [d for t, d in found.items() if first <= t <= (last or t)]
     if not inside:
@@ -89,11 +90,8 @@ def _line(run: Run, than: Run, spans: Sequence[Span], measure: Measure) -> list[
         f"{run.folder} and {than.folder} have no values in {_words((first, last))} of "
         "both: give others."
       )
-    line.append(f"{statistics.mean(inside):+{'.2f' if measure.is_accuracy else '.4g'}}")
+    line.append(f"{statistics.mean(inside):+{form}}")
   return line
-
-
-_COUNTED = (lambda d: d > 0, lambda d: d == 0, lambda d: d < 0)
 
 
 def _words(span: Span) -> str:

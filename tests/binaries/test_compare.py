@@ -75,6 +75,7 @@ def test_runs_are_compared_by_the_columns_that_are_named(
   for wrong, said in (
     (["--metric=test_loss,test_accuracy"], "several that are all accuracies"),
     (["--metric="], "give one column of metrics.csv"),
+    (["--differences=3-2"], "give all, or rounds such as 21-30"),
     (["--metric=-"], "give one column of metrics.csv"),
     (["--metric=-client_accuracy_p50", "--target_accuracy=0.5"], "target_accuracy is"),
     (["--metric=-test_off", "--target_accuracy=0.5"], "accuracy, not test_off"),

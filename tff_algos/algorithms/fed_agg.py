@@ -7,7 +7,6 @@ Algorithms 1 and 2. What the paper leaves open is an option here.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
@@ -142,9 +141,8 @@ def learning_rates(
   later = [drifts[-1]]
   for drift in reversed(drifts[:-1]):
     later.insert(0, tree_math.add(later[0], drift))
-  pairs = itertools.combinations_with_replacement(range(count), 2)
-  dots = {(k, m): tree_math.dot(steps[k], steps[m]) for k, m in pairs}
-  products = [[dots[min(k, m), max(k, m)] for m in range(count)] for k in range(count)]
+  dots = [[tree_math.dot(p, q) for q in steps[: k + 1]] for k, p in enumerate(steps)]
+  products = [[dots[max(k, m)][min(k, m)] for m in range(count)] for k in range(count)]
   remaining = [[count - max(k, m) for m in range(count)] for k in range(count)]
   g = tf.stack([tf.stack(row) for row in products]) * tf.constant(remaining, tf.float32)
   c = -tf.stack([tree_math.dot(p, d) for p, d in zip(steps, later)])
