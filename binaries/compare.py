@@ -45,9 +45,10 @@ _LAST = flags.DEFINE_integer(
 )
 _METRIC = flags.DEFINE_list(
   "metric",
-  ["test_accuracy"],
+  None,
   "The column of metrics.csv to compare by, or several, of which each run takes the "
-  "first that it has; -NAME of one of which less is better, as it is of every loss.",
+  "first that it has; -NAME of one of which less is better, as it is of every loss; "
+  "default: test_accuracy, or test_loss where no run has that.",
 )
 _DIFFERENCES = flags.DEFINE_list(
   "differences",
@@ -63,7 +64,9 @@ def main() -> None:
   asked = run_flags.read_flags(b"\x89PNG")
   if not asked.out.endswith(".png"):
     raise InputError(f"{asked.out} is to be a picture: let it end in .png.")
-  measure = comparison.parse_measure(_METRIC.value)
+  measure = comparison.default_measure(asked.runs)
+  if _METRIC.value is not None:
+    measure = comparison.parse_measure(_METRIC.value)
   if asked.target is not None and not measure.of_accuracy:
     raise InputError(f"target_accuracy is about accuracy, not {measure.words}.")
   spans = None

@@ -24,7 +24,9 @@ from experiments import command_line
 
 flags.DEFINE_string("run", None, "The folder of a run that ended or was stopped.")
 flags.DEFINE_boolean(
-  "best", False, "The model of the round with the best test accuracy, not the last."
+  "best",
+  False,
+  "The model of the best round by test accuracy, or loss where there is none.",
 )
 flags.DEFINE_string("data_dir", None, "Folder of the data set; default: where it was.")
 flags.DEFINE_string(

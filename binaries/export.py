@@ -35,7 +35,9 @@ flags.DEFINE_string(
   "out", None, "The file (.keras, .tflite) or the folder (saved_model); a new one."
 )
 flags.DEFINE_boolean(
-  "best", False, "The model of the round with the best test accuracy, not the last."
+  "best",
+  False,
+  "The model of the best round by test accuracy, or loss where there is none.",
 )
 flags.DEFINE_string(
   "data_dir",

@@ -115,15 +115,15 @@ class Config:
   tls_key: Optional[str] = None
   tracker: Sequence[str] = ("tensorboard",)
 
-  def stop_rule(self) -> Optional[StopRule]:
-    """What `stop_at` and `patience` say; None for neither.
+  def stop_rule(self, measure: str = "accuracy") -> Optional[StopRule]:
+    """What `stop_at` and `patience` say, the latter alone of `measure`; None for neither.
 
     Raises:
       InputError: They cannot be used.
     """
     if not self.stop_at and not self.patience:
       return None
-    metric, target = stopping.parse(self.stop_at) if self.stop_at else ("accuracy", None)
+    metric, target = stopping.parse(self.stop_at) if self.stop_at else (measure, None)
     return StopRule(metric, target, self.patience or None)
 
   def schedule(self) -> Optional[Schedule]:

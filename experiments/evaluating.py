@@ -11,6 +11,7 @@ import numpy as np
 
 from experiments import command_line, preparation
 from experiments.export import run_model
+from experiments.progress import number
 from experiments.run_folder import fingerprints
 from experiments.run_folder.folder import differences
 from tasks.registry import LoadedTask
@@ -115,16 +116,12 @@ def _write(
 
 
 def _words(values: Mapping[str, float]) -> str:
-  return ", ".join(f"{name} {_number(name, v)}" for name, v in values.items())
+  return ", ".join(f"{name} {number(name, v)}" for name, v in values.items())
 
 
 def _range(name: str, spread: Mapping[str, float]) -> str:
-  words = {part: _number(name, value) for part, value in spread.items()}
+  words = {part: number(name, value) for part, value in spread.items()}
   return (
     f"{words['p50']} (median), {words['p10']} to {words['p90']} (10th to 90th "
     f"percentile), {words['worst']} (worst)"
   )
-
-
-def _number(name: str, value: float) -> str:
-  return f"{100 * value:.2f} %" if name == "accuracy" else f"{value:.4f}"

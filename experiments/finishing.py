@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from experiments import markdown
+from experiments import markdown, progress
 from experiments.config import Config
 from experiments.export import keras_files
 from experiments.preparation import Prepared
@@ -26,8 +26,9 @@ def finish(
     What summary.json holds.
   """
   config, folder = prepared.config, RunFolder(prepared.config.run_dir)
+  metric = f"test_{prepared.measure}"
   summary = records.summarize(
-    result.records, metric="test_accuracy", target=config.target_accuracy
+    result.records, metric=metric, target=config.target_accuracy
   )
   summary["stopped_early"] = result.ended_by == "stopped"
   summary["ended_by"] = result.ended_by
@@ -45,20 +46,23 @@ def finish(
   records.write_json(folder.file(records.SUMMARY), summary)
   note = f" ({prepared.loaded.note})" if prepared.loaded.note else ""
   title = f"{config.algorithm} on {config.task}{note}"
-  records.draw_traffic(result.records, folder.file("traffic.png"), title=title)
-  records.draw_accuracy(
+  records.draw_traffic(
+    result.records, folder.file("traffic.png"), metric=metric, title=title
+  )
+  records.draw_metric(
     result.records,
-    folder.file("accuracy.png"),
+    folder.file(f"{prepared.measure}.png"),
+    metric=metric,
     title=title,
     target=config.target_accuracy,
   )
   # Last of the files, as it is others' layers that are written.
   keras_files.keep(folder, prepared.loaded.model, weights, best)
-  line = _summary_line(summary, config)
+  line = _summary_line(summary, prepared.measure, config)
   if quiet:
     print(f"{line}; {_where(summary, config)}")
     return summary
-  _print_end(result, config)
+  _print_end(result, prepared)
   print(line)
   if "privacy" in summary:
     print(reading.privacy_line(summary["privacy"]))
@@ -83,9 +87,9 @@ def _privacy(
   }
 
 
-def _print_end(result: loop.Result, config: Config) -> None:
+def _print_end(result: loop.Result, prepared: Prepared) -> None:
   """Says what of the run's settings has ended it before its last round."""
-  rule = config.stop_rule()
+  rule = prepared.settings.stop
   if rule is None or result.ended_by not in ("target", "patience"):
     return
   metric = stopping.name_of(rule.metric)
@@ -93,18 +97,20 @@ def _print_end(result: loop.Result, config: Config) -> None:
     why = f"test {metric} has reached {rule.target:g}"
   else:
     why = f"test {metric} has got no better in {rule.patience} evaluations"
-  print(f"at its end after round {len(result.records)} of {config.rounds}: {why}")
+  print(
+    f"at its end after round {len(result.records)} of {prepared.config.rounds}: {why}"
+  )
 
 
-def _summary_line(summary: Mapping[str, Any], config: Config) -> str:
+def _summary_line(summary: Mapping[str, Any], measure: str, config: Config) -> str:
   done = markdown.count(summary["rounds"], "round")
-  if summary["best_accuracy"] is None:
+  best, final = summary[f"best_{measure}"], summary[f"final_{measure}"]
+  if best is None:
     return f"{done} done"
-  best, final = summary["best_accuracy"], summary["final_accuracy"]
   line = (
-    f"{done}: best test accuracy {100 * best:.2f} % (round "
-    f"{summary['best_accuracy_round']}), final "
-    f"{'not a number' if final is None else f'{100 * final:.2f} %'}"
+    f"{done}: best test {measure} {progress.number(measure, best)} (round "
+    f"{summary[f'best_{measure}_round']}), final "
+    f"{'not a number' if final is None else progress.number(measure, final)}"
   )
   if config.target_accuracy is not None:
     reached = summary["rounds_to_target"]

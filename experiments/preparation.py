@@ -50,6 +50,11 @@ class Prepared(NamedTuple):
   settings: loop.Settings
   personalization: Optional[Personalization]
 
+  @property
+  def measure(self) -> str:
+    """The test metric that rounds are told apart by."""
+    return measure_of(self.loaded.model)
+
   def manifest(self) -> dict[str, Any]:
     """All that the run's numbers depend on, by headings."""
     manifest = {
@@ -60,6 +65,11 @@ class Prepared(NamedTuple):
     if self.settings.held_out_clients:
       manifest["data"]["training"] = _population(self.loaded, self.settings)
     return manifest
+
+
+def measure_of(model: Model) -> str:
+  """Accuracy, or of a model without that metric the loss, of which less is better."""
+  return "accuracy" if "accuracy" in model.metrics else "loss"
 
 
 def prepare(config: Config) -> Prepared:
@@ -80,7 +90,6 @@ def prepare(config: Config) -> Prepared:
     eval_every=config.eval_every,
     checkpoint_every=config.checkpoint_every,
     checkpoint_folder=os.path.join(config.run_dir, CHECKPOINTS),
-    stop=config.stop_rule(),
     availability=config.availability(),
     learning_rate_schedule=config.schedule(),
     held_out_clients=config.held_out_clients,
@@ -92,7 +101,7 @@ def prepare(config: Config) -> Prepared:
     _check_cohort(config, config.num_clients)
   loaded = load(config)
   _check_cohort(config, len(loaded.clients))
-  _check_metrics(config, loaded.model)
+  settings = dataclasses.replace(settings, stop=_stop_rule(config, loaded.model))
   process = build(config, loaded, hparams, settings)
   return Prepared(config, loaded, hparams, process, settings, personalization)
 
@@ -226,9 +235,10 @@ def _check_schedule(settings: loop.Settings, hparams: Any) -> None:
   schedules.rates(schedule, hparams.learning_rate, settings.rounds)
 
 
-def _check_metrics(config: Config, model: Model) -> None:
+def _stop_rule(config: Config, model: Model) -> Optional[stopping.StopRule]:
+  """The run's; raises `InputError` if it or the target is of what nobody measures."""
   known = ("loss", *model.metrics)
-  rule = config.stop_rule()
+  rule = config.stop_rule(measure_of(model))
   wanted = None if rule is None else stopping.name_of(rule.metric)
   if wanted is not None and wanted not in known:
     raise InputError(
@@ -240,6 +250,7 @@ def _check_metrics(config: Config, model: Model) -> None:
       "target_accuracy is about accuracy, which the task's model does not measure: leave "
       "it out."
     )
+  return rule
 
 
 def process_of(run_dir: str, manifest: dict[str, Any], model: Model) -> StatefulProcess:
@@ -314,7 +325,7 @@ def newest_weights(
     raise kind(f"{run_dir}: {error}") from error
   if best:
     # The last round may have been measured out of turn, for being the last.
-    kept = best_round.of_checkpoint(restored.best, restored.records, "accuracy")
+    kept = best_round.of_checkpoint(restored.best, restored.records, measure_of(model))
     if kept is None or kept.round_num < restored.round_num:
       if kept is None or kept.weights is None:
         raise InputError(

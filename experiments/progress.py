@@ -53,6 +53,11 @@ class Progress:
       self._bar.close()
 
 
+def number(metric: str, value: float) -> str:
+  """A metric's value as it is printed: accuracy in percent, others as they are."""
+  return f"{100 * value:.2f} %" if metric == "accuracy" else f"{value:.4f}"
+
+
 def describe(record: loop.Record) -> str:
   """A round in a few words, each number with its name."""
   parts = []
@@ -60,8 +65,10 @@ def describe(record: loop.Record) -> str:
     loss = record["train_loss"]
     is_of_nobody = math.isnan(loss) and record.get("num_accepted") == 0
     parts.append("no client's result" if is_of_nobody else f"train loss {loss:.4f}")
-  if record.get("test_accuracy") is not None:
-    parts.append(f"test accuracy {100 * record['test_accuracy']:.2f} %")
+  tested = [k for k, v in record.items() if k.startswith("test_") and v is not None]
+  for name in ["test_accuracy"] if "test_accuracy" in tested else tested:
+    metric = name.removeprefix("test_")
+    parts.append(f"test {metric} {number(metric, record[name])}")
   for group, what in (("client", "clients"), ("held_out", "held-out clients")):
     if f"{group}_accuracy_p50" in record:
       low, middle = (100 * record[f"{group}_accuracy_{k}"] for k in ("p10", "p50"))

@@ -120,12 +120,13 @@ def run(
       if not is_new:
         folder.begin(manifest)
       keras_files.remove(folder)
-      heterogeneity.draw_heat_map(
-        prepared.loaded.class_counts,
-        folder.file(reading.PARTITION),
-        f"{config.task}: {config.partition}",
-        "labels" if prepared.loaded.test_y.ndim > 1 else "examples",
-      )
+      if prepared.loaded.class_counts is not None:
+        heterogeneity.draw_heat_map(
+          prepared.loaded.class_counts,
+          folder.file(reading.PARTITION),
+          f"{config.task}: {config.partition}",
+          "labels" if prepared.loaded.test_y.ndim > 1 else "examples",
+        )
 
     progress = Progress(prepared.settings.rounds, quiet=quiet)
     tracked = stack.enter_context(trackers.track(folder, manifest))
@@ -321,7 +322,7 @@ def _train(
       prepared.settings,
       evaluate=evaluate,
       evaluate_clients=evaluate_clients,
-      keep_best="accuracy" if evaluate and "accuracy" in loaded.model.metrics else None,
+      keep_best=prepared.measure if evaluate else None,
       resume=True,  # If it has any.
       on_start=on_start,
       before_round=watcher,

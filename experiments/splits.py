@@ -17,6 +17,7 @@ from tasks import registry as tasks_registry
 from tasks.datasets import dataset as dataset_lib
 from tff_algos import durable_files, partitions
 from tff_algos.diagnostics import heterogeneity
+from tff_algos.errors import InputError
 
 _COLUMNS = ("split", *heterogeneity.Summary._fields, "left_over")
 
@@ -68,6 +69,11 @@ def run(request: Request) -> None:
   folder.check_begun_with("partitions", settings, heading="flags")
   with loading.reading(task):
     data = dataset_lib.check(task.load_data(request.data_dir, cache_dir))
+  if data.num_classes is None:
+    raise InputError(
+      f"The labels of {task.name} are no classes, whose numbers at the clients are what "
+      "is measured here: choose another task."
+    )
   drawn = []
   for spec in specs:
     split = loading.split_over_clients(data, spec, num_clients, request.partition_seed)

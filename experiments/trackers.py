@@ -23,7 +23,10 @@ TENSORBOARD = "tensorboard"
 #: goes on, and how many rounds it was told where it was told no more.
 IDS = "trackers.json"
 
-_FILES = ("config.json", "metrics.csv", "summary.json", "accuracy.png", "traffic.png")
+_FILES = (
+  *("config.json", "metrics.csv", "summary.json"),
+  *("accuracy.png", "loss.png", "traffic.png"),
+)
 
 
 class Tracker(Protocol):

@@ -71,15 +71,17 @@ def load(
     split = split_over_clients(data, partition, num_clients, partition_seed)
     spec = functional.ExampleSpec(
       x=tf.TensorSpec(data.train_x.shape[1:], data.train_x.dtype),
-      y=tf.TensorSpec(data.train_y.shape[1:], tf.int32),
+      y=tf.TensorSpec(data.train_y.shape[1:], data.train_y.dtype),
     )
     keras_model = _build(task, data, mixed_precision)
     if not task.is_pretrained:
       keras.reinitialize(keras_model, model_seed)
     model = _make_model(task, keras_model, spec, loss_epsilon)
     _check_outputs(model, data)
-    counts = partitions.class_counts(split, data.train_y, data.num_classes)
-    _warn_of_absent(counts, data)
+    counts = None
+    if data.num_classes is not None:
+      counts = partitions.class_counts(split, data.train_y, data.num_classes)
+      _warn_of_absent(counts, data)
     return LoadedTask(
       model=model,
       clients=_put_on_disk(task, data, split, spec, cache_dir),
@@ -216,8 +218,8 @@ def _check_outputs(model: Model, data: Dataset) -> None:
       f"The task's model embeds numbers of 0 to below {beyond[2]}, but its data have "
       f"{beyond[1]}: give the Embedding a larger input_dim, or number the inputs from 0."
     ) from error
-  if tf.nest.is_nested(found):  # Of which a loss of the task's own knows the meaning.
-    return
+  if data.num_classes is None or tf.nest.is_nested(found):
+    return  # Of which a loss of the task's own knows the meaning.
   shape = found.shape
   steps = data.train_y.shape[1:]
   is_one = tuple(shape[1:]) in (steps, (*steps, 1))

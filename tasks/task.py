@@ -27,7 +27,8 @@ class Task(NamedTuple):
     description: A few words for lists.
     load_data: `(data_dir, cache_dir) -> Dataset`; `data_dir` may be None.
     build_keras_model: `(example shape, num_classes) -> tf.keras.Model` giving logits, one
-      for each class; of two classes it may be one, by a loss of `make_model`.
+      for each class; of two classes it may be one, and without classes, for which
+      num_classes is None, whatever a loss of `make_model` takes.
     partition: The default split, as `partitions.parse` takes it.
     num_clients: N, the default number of clients; None: as many as the data have groups.
     clients_per_round: The default size of the cohort.
@@ -44,7 +45,7 @@ class Task(NamedTuple):
   name: str
   description: str
   load_data: Callable[[Optional[str], str], Dataset]
-  build_keras_model: Callable[[tuple[int, ...], int], Any]
+  build_keras_model: Callable[[tuple[int, ...], Any], Any]
   partition: str
   num_clients: Optional[int]
   clients_per_round: int
@@ -63,8 +64,9 @@ class LoadedTask(NamedTuple):
     model: The model with its initial weights.
     clients: The clients' data on disk.
     test_x: Held-out inputs (n, ...).
-    test_y: Their labels (n,), or (n, steps) for sequences.
-    class_counts: int64 (clients, classes), the labels of each class.
+    test_y: Their labels (n, ...).
+    class_counts: int64 (clients, classes), the labels of each class; None where labels
+      are no classes.
     left_over: How many training examples no client got.
     note: What to say beside every number, such as "JPEG CIFAR-10"; "" for nothing.
     layers: The model's layers in words.
@@ -74,7 +76,7 @@ class LoadedTask(NamedTuple):
   clients: ClientDirectory
   test_x: np.ndarray
   test_y: np.ndarray
-  class_counts: np.ndarray
+  class_counts: Optional[np.ndarray]
   left_over: int
   note: str
   layers: Sequence[str]

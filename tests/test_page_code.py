@@ -6,6 +6,8 @@ not make is in `page_names`.
 
 from __future__ import annotations
 
+import csv
+import json
 import pathlib
 import re
 
@@ -60,16 +62,60 @@ def test_code_runs(page, fork_program, tmp_path):
   assert done.status == 0, done.err
 
 
-def test_task_of_the_page_is_trained_as_the_page_says(fork_program, tmp_path):
+@pytest.mark.parametrize(
+  "module, task, said",
+  [
+    ("my_module", "my_task", r"\n2 rounds: best test accuracy \d\d"),
+    # In the mean the labels are 0.71 off the mean.
+    (
+      "diabetes",
+      "progression",
+      r"test off has reached 0.5\n1?\d rounds: best test loss 0",
+    ),
+  ],
+)
+def test_task_of_the_page_is_trained_as_the_page_says(
+  fork_program, tmp_path, module, task, said
+):
   page = "docs/model_and_data.md"
-  [module] = [code for _, code in _PAGES[page] if "my_task = Task(" in code]
-  (tmp_path / "my_module.py").write_text(module, encoding="utf-8")
+  [code] = [code for _, code in _PAGES[page] if f"\n{task} = Task(" in code]
+  (tmp_path / f"{module}.py").write_text(code, encoding="utf-8")
   text = (_ROOT / page).read_text(encoding="utf-8")
-  [flags] = re.findall(r"^python binaries/train.py (--task=my_module:.*)$", text, re.M)
+  [flags] = re.findall(rf"^python binaries/train.py (--task={module}:.*)$", text, re.M)
   flags = [*flags.split(), f"--cache_dir={tmp_path / 'cache'}"]
   done = fork_program("train.py", *flags, cwd=tmp_path)
   assert (done.status, done.err) == (0, "")
-  assert "\n2 rounds: best test accuracy " in done.out
+  assert re.search(said, done.out), done.out
+
+
+def test_run_without_accuracy_goes_by_its_loss(fork_program, tmp_path):
+  """The regression of the page, ended by the loss, and taken at its best round."""
+  [code] = [
+    c for _, c in _PAGES["docs/model_and_data.md"] if "\nprogression = Task(" in c
+  ]
+  (tmp_path / "diabetes.py").write_text(code, encoding="utf-8")
+  task = ("--task=diabetes:progression", f"--cache_dir={tmp_path / 'cache'}")
+  # A step that is too long: the loss goes up after a few rounds.
+  flags = ("--rounds=12", "--patience=2", "--learning_rate=0.15", "--run_dir=run")
+  done = fork_program("train.py", *task, *flags, cwd=tmp_path)
+  assert (done.status, done.err) == (0, "")
+  with open(tmp_path / "run/metrics.csv", newline="") as f:
+    losses = [float(row["test_loss"]) for row in csv.DictReader(f)]
+  summary = json.loads((tmp_path / "run/summary.json").read_text())
+  best = losses.index(min(losses)) + 1
+  assert (summary["best_loss"], summary["best_loss_round"]) == (min(losses), best)
+  assert summary["ended_by"] == "patience" and len(losses) == best + 2
+  there = {path.name for path in (tmp_path / "run").iterdir()}
+  assert {"loss.png", "traffic.png", "best_model.keras"} <= there
+  assert not {"accuracy.png", "partition.png"} & there
+  for flag, loss in (("--best", min(losses)), ("--nobest", losses[-1])):
+    done = fork_program("evaluate.py", "--run=run", flag, cwd=tmp_path)
+    assert done.status == 0, done.err
+    assert f"test set, 92 examples: loss {loss:.4f}, off" in done.out
+  args = (task[0], f"--out={tmp_path / 'split'}")
+  done = fork_program("heterogeneity.py", *args, cwd=tmp_path)
+  assert done.status == 2 and "labels of diabetes are no classes" in done.err
+  assert not (tmp_path / "split").exists()
 
 
 def test_code_of_from_python_prints_the_same_again(fork_program, tmp_path):

@@ -17,8 +17,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 from experiments.markdown import count, three_digits
+from experiments.report import comparison
 from experiments.report.repeats import group, group_labels
-from experiments.run_folder.reading import PARTITION, Run, labels
+from experiments.run_folder.reading import PARTITION, Run, is_accuracy, labels
 from tff_algos import durable_files
 from tff_algos.simulation import records
 
@@ -73,12 +74,13 @@ def describe(
     columns: The heads of the table; its cells are in the runs' "row", each as its text
       and what it is sorted by, a string, a number or None.
     runs: Each with name and label; row; curve, lists of round, megabytes and test
-      accuracy in percent where it was measured; loss, lists of round and training loss,
-      None where that is not finite; best, in percent or None; bytes, lists of direction,
-      part and bytes; details, lists of a heading and of pairs of texts.
-    groups: The runs that are comparable, each with title; runs, places in "runs";
-      settings, each with its label and runs, which differ in their seeds only; splits,
-      each with its text, runs and picture (a data URI or "").
+      accuracy in percent, or test loss, where it was measured; loss, lists of round and
+      training loss, None where that is not finite; best, or None; bytes, lists of
+      direction, part and bytes; details, lists of a heading and of pairs of texts.
+    groups: The runs that are comparable, each with title; of_loss, whether their curves
+      are of test loss, as none has an accuracy; runs, places in "runs"; settings, each
+      with its label and runs, which differ in their seeds only; splits, each with its
+      text, runs and picture (a data URI or "").
   """
   by_task: dict[str, list[int]] = {}
   for place, run in enumerate(runs):
@@ -86,7 +88,10 @@ def describe(
   groups = []
   details: dict[int, list] = {}
   labels_of: dict[int, str] = {}
+  measured: dict[int, Run] = {}
   for task, places in by_task.items():
+    measure = comparison.default_measure([runs[place] for place in places])
+    measured.update((place, measure.of(runs[place])) for place in places)
     settings = {place: _settings(runs[place]) for place in places}
     labels_of.update(zip(places, labels([runs[place] for place in places])))
     differing = _differing(settings.values())
@@ -95,12 +100,14 @@ def describe(
     groups.append(
       {
         "title": task,
+        "of_loss": not measure.of_accuracy,
         "runs": places,
         "settings": _repeats(runs, places),
         "splits": _splits(runs, places),
       }
     )
   now = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
+  runs = [measured[place] for place in range(len(runs))]
   rows = [_row(run, target) for run in runs]
   used = [name for name in rows[0] if any(row[name][0] != _NOTHING for row in rows)]
   return {
@@ -112,7 +119,7 @@ def describe(
         "name": run.name,
         "label": labels_of[place],
         "row": [row[name] for name in used],
-        "best": _finite(max(run.values, default=math.nan)),
+        "best": _best(run),
         "curve": _thin(list(zip(run.rounds, run.megabytes, run.values))),
         "loss": _thin(
           [
@@ -144,6 +151,10 @@ def _finite(value: Optional[float]) -> Optional[float]:
   return value if value is not None and math.isfinite(value) else None
 
 
+def _best(run: Run) -> Optional[float]:
+  return (max if is_accuracy(run.metric) else min)(run.values, default=None)
+
+
 def _training_loss(record: Mapping[str, Any]) -> float:
   """NaN also where no client's result was taken, for which older runs have 0."""
   is_empty = record.get("num_examples") == 0
@@ -158,7 +169,8 @@ def _thin(points: list[tuple]) -> list[tuple]:
 
 def _row(run: Run, target: Optional[float]) -> dict[str, tuple[str, Any]]:
   """Column to the cell's text and what it is sorted by."""
-  summary = run.summarize(target)
+  summary = run.summarize(target, run.metric)
+  of_loss = not is_accuracy(run.metric)
 
   def number(value: Optional[float], form: str) -> tuple[str, Optional[float]]:
     value = _finite(value)
@@ -174,9 +186,11 @@ def _row(run: Run, target: Optional[float]) -> dict[str, tuple[str, Any]]:
     "run": (run.name, run.name),
     "algorithm": (str(run.flags["algorithm"]),) * 2,
     "task": (_comparable(run),) * 2,
-    "best accuracy": percent(summary["best_accuracy"]),
-    "in round": number(summary["best_accuracy_round"], "{}"),
-    "final accuracy": percent(summary["final_accuracy"]),
+    "best accuracy": percent(summary.get("best_accuracy")),
+    "least test loss": number(summary.get("best_loss"), "{:.4g}"),
+    "in round": number(summary[f"best_{'loss' if of_loss else 'accuracy'}_round"], "{}"),
+    "final accuracy": percent(summary.get("final_accuracy")),
+    "final test loss": number(summary.get("final_loss"), "{:.4g}"),
     "rounds": (str(done) if planned == done else f"{done} of {planned}", done),
     "rounds to target": _to_target(summary),
     "megabytes": number(total / 1e6, f"{{:{three_digits(total / 1e6)}}}"),

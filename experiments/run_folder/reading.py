@@ -68,18 +68,22 @@ class Run:
     """The same run with the values of another column."""
     return dataclasses.replace(self, metric=metric, **_measured(self.records, metric))
 
-  def summarize(self, target: Optional[float] = None) -> dict[str, Any]:
+  def summarize(
+    self, target: Optional[float] = None, metric: str = "test_accuracy"
+  ) -> dict[str, Any]:
     """The rounds in a few numbers.
 
     Args:
       target: The accuracy to reach, 0..1; None: the run's own.
+      metric: As of `records.summarize`; without accuracy there is no target.
 
     Returns:
       As `records.summarize`, of the rounds that metrics.csv has: a run that has not
       ended has no summary.json.
     """
     target = self.target if target is None else target
-    return records.summarize(self.records, metric="test_accuracy", target=target)
+    of_accuracy = target if is_accuracy(metric) else None
+    return records.summarize(self.records, metric=metric, target=of_accuracy)
 
 
 def is_accuracy(metric: str) -> bool:

@@ -268,6 +268,7 @@ def _items(rows: Sequence[Row], axes: tuple[str, ...]) -> tuple[Table, Figure]:
   columns = [
     Column("best accuracy", measures.best, "%", 2),
     Column("final accuracy", measures.final, "%", 2),
+    Column("least test loss", measures.least_loss, digits=4),
     Column("seconds of a round", measures.seconds_of_a_round, digits=2),
   ]
   if flags.FLAGS.held_out_clients and flags.FLAGS.eval_clients_every:

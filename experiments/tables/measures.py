@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 from experiments.markdown import count
@@ -16,7 +16,7 @@ class Curve(NamedTuple):
 
   Attributes:
     rounds: The rounds after which the model was evaluated, ascending.
-    accuracy: Test accuracy after each of them, 0..1.
+    accuracy: Test accuracy after each of them, 0..1; NaN where the model has none.
     loss: Test loss after each of them, nats.
     round_bytes: Mean bytes down and up of a round, all clients.
     round_seconds: Median seconds of a round.
@@ -58,8 +58,10 @@ def first_rounds(run: Run, rounds: int) -> Optional[Curve]:
   whose algorithm has no test accuracy has no evaluated rounds.
   """
   records = [record for record in run.records if record["round"] <= rounds]
-  measured = [r for r in records if r.get("test_accuracy") is not None]
-  is_measured_later = any(r.get("test_accuracy") is not None for r in run.records)
+  of_loss = all(r.get("test_accuracy") is None for r in run.records)
+  metric = "test_loss" if of_loss else "test_accuracy"
+  measured = [r for r in records if r.get(metric) is not None]
+  is_measured_later = any(r.get(metric) is not None for r in run.records)
   if len(records) < rounds or (is_measured_later and not measured):
     return None
   of_clients = [r for r in records if r.get(_CLIENTS) is not None]
@@ -67,7 +69,7 @@ def first_rounds(run: Run, rounds: int) -> Optional[Curve]:
   seconds = [record["seconds"] for record in records]
   return Curve(
     rounds=[record["round"] for record in measured],
-    accuracy=[record["test_accuracy"] for record in measured],
+    accuracy=[record.get("test_accuracy", math.nan) for record in measured],
     loss=[record.get("test_loss", math.nan) for record in measured],
     round_bytes=statistics.mean(r["bytes_down"] + r["bytes_up"] for r in records),
     round_seconds=statistics.median(seconds[1:] or seconds),
@@ -148,7 +150,18 @@ def best(curve: Curve, reference: Optional[Curve] = None) -> Optional[float]:
 def final(curve: Curve, reference: Optional[Curve] = None) -> Optional[float]:
   """The test accuracy after the last round."""
   del reference
-  return curve.accuracy[-1] if curve.accuracy else None
+  return curve.accuracy[-1] if has_accuracy([curve]) else None
+
+
+def least_loss(curve: Curve, reference: Optional[Curve] = None) -> Optional[float]:
+  """The least test loss of all rounds."""
+  del reference
+  return min((loss for loss in curve.loss if math.isfinite(loss)), default=None)
+
+
+def has_accuracy(curves: Iterable[Curve]) -> bool:
+  """Whether test accuracy was measured of one of them."""
+  return any(not math.isnan(a) for curve in curves for a in curve.accuracy)
 
 
 def best_of_clients(curve: Curve, reference: Optional[Curve] = None) -> Optional[float]:

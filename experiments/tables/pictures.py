@@ -115,18 +115,28 @@ def draw_figure(
   panels: Mapping[str, Sequence[Line]],
   path: str,
   *,
-  with_loss: bool,
+  kinds: Sequence[str],
   smooth: int = 1,
 ) -> None:
-  """Draws for each title accuracy, a closer look at it, and loss, as a PNG.
+  """Draws for each title a frame of each kind, as a PNG.
 
   A line is the mean of its runs, with a band of one standard deviation; with `smooth` its
   running mean over so many rounds, before itself.
+
+  Args:
+    title: The picture's.
+    panels: Each with its lines.
+    path: The PNG.
+    kinds: Of "accuracy", "closer", a closer look at it, and "loss".
+    smooth: 1 for none.
   """
   mean = f", mean of {smooth} rounds" if smooth > 1 else ""
-  kinds = [f"test accuracy (%){mean}", f"the same, closer{mean}", "test loss (nats)"]
-  del kinds[2 + with_loss :]
-  abreast = min(_ABREAST if with_loss else 3, len(panels))
+  heights = {
+    "accuracy": f"test accuracy (%){mean}",
+    "closer": f"the same, closer{mean}",
+    "loss": "test loss (nats)" if "accuracy" in kinds else "test loss",
+  }
+  abreast = min(_ABREAST if "loss" in kinds else 3, len(panels))
   down = -(-len(panels) // abreast) * len(kinds)
   if len(panels) == 1:  # Its frames stand side by side.
     abreast, down = len(kinds), 1
@@ -141,22 +151,22 @@ def draw_figure(
   is_below = len(named[0]) > _MOST_INSIDE and all(names == named[0] for names in named)
   handles: dict[str, Any] = {}
   for k, (panel, lines) in enumerate(panels.items()):
-    for kind, what in enumerate(kinds):
+    for place, kind in enumerate(kinds):
       row, column = divmod(k, abreast)
       axes = (
-        frames[row * len(kinds) + kind, column] if len(panels) > 1 else frames[0, kind]
+        frames[row * len(kinds) + place, column] if len(panels) > 1 else frames[0, place]
       )
       unused.remove(axes)
       drawn = [
-        _draw_line(axes, line, kind == 2, places[line.label], len(lines), smooth)
+        _draw_line(axes, line, kind == "loss", places[line.label], len(lines), smooth)
         for line in lines
       ]
-      if kind == 1:
+      if kind == "closer":
         look_closer(axes, [*drawn, *_draw_papers(axes, lines, places)])
-      axes.set(title=panel, xlabel="round", ylabel=what)
+      axes.set(title=panel, xlabel="round", ylabel=heights[kind])
       mark_rounds(axes, max((t for rounds, _ in drawn for t in rounds), default=0))
       axes.grid(alpha=0.3)
-      if kind == 0:
+      if place == 0:
         if any(line.paper is not None for line in lines):
           axes.plot([], [], "D", color="tab:gray", label="paper (closer view)")
         handles.update(zip(*reversed(axes.get_legend_handles_labels())))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import os
 import re
 import statistics
@@ -20,7 +21,14 @@ from experiments.tables.cells import (
   seeds_of,
   unfinished,
 )
-from experiments.tables.measures import best, by_round, deviation, final
+from experiments.tables.measures import (
+  best,
+  by_round,
+  deviation,
+  final,
+  has_accuracy,
+  least_loss,
+)
 from experiments.tables.model import Cell, Column, Figure, Item, Row, Table, cells_of
 from experiments.tables.values import (
   Result,
@@ -36,9 +44,11 @@ from tff_algos.errors import InputError
 def write_table(table: Table, key: str, settings: Settings) -> list[str]:
   """Writes a table as Markdown, CSV and picture; gives the first two files.
 
-  Rows of which nothing was run are in the CSV only.
+  Rows of which nothing was run are in the CSV only, and accuracies nowhere where no run
+  has any.
   """
   results = [result_of(table, row, settings) for row in table.rows]
+  table, results = _without_unmeasured(table, results)
   with_runs = [r for r in results if r.runs or r.unfinished]
   text = f"# {table.title}\n"
   if with_runs:
@@ -60,6 +70,23 @@ def write_table(table: Table, key: str, settings: Settings) -> list[str]:
   return [
     _write(settings, f"{key}.md", text),
     _write(settings, f"{key}.csv", _csv(_rows_as_records(table, results))),
+  ]
+
+
+def _without_unmeasured(
+  table: Table, results: Sequence[Result]
+) -> tuple[Table, list[Result]]:
+  """Without the columns of accuracy that no run has, where runs have others."""
+  kept = [
+    k
+    for k, column in enumerate(table.columns)
+    if column.unit != "%"
+    or any(r.values[k].mean is not None or column.name in r.row.paper for r in results)
+  ]
+  if not any(r.values[k].mean is not None for k in kept for r in results):
+    return table, [*results]  # Nothing is done.
+  return table._replace(columns=tuple(table.columns[k] for k in kept)), [
+    r._replace(values=[r.values[k] for k in kept]) for r in results
   ]
 
 
@@ -132,15 +159,18 @@ def write_figure(item: Figure, key: str, settings: Settings) -> list[str]:
   """Writes a figure as picture, CSV and Markdown; gives the files."""
   drawn: dict[str, list[pictures.Line]] = {}
   records_, lines = [], []
+  curves = {cell.name: curves_of(cell, settings) for cell in cells_of(item)}
+  of_loss = any(curves.values()) and not has_accuracy(itertools.chain(*curves.values()))
+  columns = (_LEAST_LOSS,) if of_loss else (_BEST, _FINAL)
   for panel in item.panels:
     for label, cell in panel.curves.items():
-      found = curves_of(cell, settings)
+      found = curves[cell.name]
       if found:
         paper = panel.paper.get(label)
         line = pictures.Line(label, found, paper if isinstance(paper, float) else None)
         drawn.setdefault(panel.title, []).append(line)
       numbers = [
-        shown(value_of(c, [(curve, None) for curve in found]), c) for c in (_BEST, _FINAL)
+        shown(value_of(c, [(curve, None) for curve in found]), c) for c in columns
       ]
       if not found:
         numbers[0] = unfinished([cell], settings) or numbers[0]
@@ -151,8 +181,8 @@ def write_figure(item: Figure, key: str, settings: Settings) -> list[str]:
             "panel": panel.title,
             "curve": label,
             "round": t,
-            "accuracy": statistics.mean(accuracy),
-            "accuracy_std": "" if len(accuracy) < 2 else deviation(accuracy),
+            "accuracy": "" if of_loss else statistics.mean(accuracy),
+            "accuracy_std": "" if of_loss or len(accuracy) < 2 else deviation(accuracy),
             "loss": statistics.mean(loss),
             "runs": len(accuracy),
           }
@@ -160,11 +190,11 @@ def write_figure(item: Figure, key: str, settings: Settings) -> list[str]:
   text = f"# {item.title}\n"
   if records_:
     path = os.path.join(settings.out, f"{key}.png")
-    pictures.draw_figure(
-      item.title, drawn, path, with_loss=item.with_loss, smooth=item.smooth
-    )
-    text += f"\n![{item.title}]({key}.png)\n\n{_caption(item, drawn)}\n"
-  head = ["panel", "curve", "best accuracy (%)", "final accuracy (%)"]
+    kinds = ("loss",) if of_loss else ("accuracy", "closer", "loss")[: 2 + item.with_loss]
+    pictures.draw_figure(item.title, drawn, path, kinds=kinds, smooth=item.smooth)
+    text += f"\n![{item.title}]({key}.png)\n"
+    text += "" if of_loss else f"\n{_caption(item, drawn)}\n"
+  head = ["panel", "curve", *(column.heading for column in columns)]
   text += f"\n{markdown.table(head, lines)}\n" + _remarks(
     item.note, cells_of(item), settings
   )
@@ -189,6 +219,7 @@ def _caption(item: Figure, drawn: Mapping[str, Sequence[pictures.Line]]) -> str:
 
 _BEST = Column("best accuracy", best, "%", 2)
 _FINAL = Column("final accuracy", final, "%", 2)
+_LEAST_LOSS = Column("least test loss", least_loss, digits=4)
 
 
 def _write(settings: Settings, name: str, text: str) -> str:

@@ -47,6 +47,17 @@ def test_run_without_an_accuracy_is_left_out_and_said(write_run, fork_program, t
   assert "personal holds a run whose test accuracy was never measured" in done.err
 
 
+def test_runs_without_any_accuracy_are_compared_by_their_loss(
+  write_run, fork_program, tmp_path
+):
+  head = "round,train_loss,test_loss,seconds,num_dropped,bytes_down,bytes_up"
+  write_run(tmp_path / "a", head=head, rounds=["1,2,0.5,1,0,5,5", "2,1,0.75,1,0,5,5"])
+  args = f"--runs={tmp_path / 'a'}", f"--out={tmp_path / 'a.png'}"
+  done = fork_program("compare.py", *args, cwd=tmp_path)
+  assert (done.status, done.err) == (0, "")
+  assert "| 0.5 (round 1) | 0.75 " in done.out and "test_loss" in done.out
+
+
 def test_runs_are_compared_by_the_columns_that_are_named(
   write_run, read_table, fork_program, tmp_path
 ):

@@ -36,8 +36,16 @@ def test_epsilon_is_of_the_client_that_has_uploaded_most_often_also_too_late():
 def test_last_accuracy_that_is_no_number_is_said():
   config = types.SimpleNamespace(target_accuracy=None)
   summary = dict(rounds=2, best_accuracy=0.5, best_accuracy_round=1, final_accuracy=None)
-  assert finishing._summary_line(summary, config) == (
+  assert finishing._summary_line(summary, "accuracy", config) == (
     "2 rounds: best test accuracy 50.00 % (round 1), final not a number"
+  )
+
+
+def test_model_without_accuracy_has_its_loss_in_the_last_line():
+  config = types.SimpleNamespace(target_accuracy=None)
+  summary = dict(rounds=3, best_loss=0.5, best_loss_round=2, final_loss=1.25)
+  assert finishing._summary_line(summary, "loss", config) == (
+    "3 rounds: best test loss 0.5000 (round 2), final 1.2500"
   )
 
 

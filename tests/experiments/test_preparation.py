@@ -43,6 +43,28 @@ def steps_of(monkeypatch):
   return get
 
 
+@pytest.mark.parametrize(
+  "metrics, given, expected",
+  [
+    (["accuracy"], dict(patience=3), ("accuracy", None, 3)),
+    (["off"], dict(patience=3), ("loss", None, 3)),
+    ([], dict(patience=3), ("loss", None, 3)),
+    (["off"], dict(patience=3, stop_at="-off:0.5"), ("-off", 0.5, 3)),
+    (["accuracy"], dict(stop_at="loss:0.5"), ("loss", 0.5, None)),
+  ],
+)
+def test_patience_alone_is_by_accuracy_or_the_loss(monkeypatch, metrics, given, expected):
+  model = types.SimpleNamespace(metrics=metrics)
+  loaded = types.SimpleNamespace(model=model, clients=range(_DIGITS.num_clients))
+  monkeypatch.setattr(preparation, "load", lambda config: loaded)
+  monkeypatch.setattr(preparation, "build", lambda *arguments: None)
+  row = _DIGITS._replace(name="measured", target_accuracy=None)
+  monkeypatch.setitem(tasks_registry.TASKS, "measured", row)
+  config = make_config("fedavg", "measured", **given)
+  rule = preparation.prepare(config).settings.stop
+  assert (rule.metric, rule.target, rule.patience) == expected
+
+
 _OF_TASK = dict(epochs=5, batch_size=6, learning_rate=0.05, momentum=0.0)
 
 

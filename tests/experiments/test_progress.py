@@ -131,6 +131,13 @@ def test_each_number_has_its_name():
     "held-out clients' loss: median 0.2500, 90th percentile 1.5000, 1.00 s/round"
   )
 
+  # Of a model without accuracy all that evaluation gives.
+  tested = dict(seconds=1.0, test_loss=0.5, test_off=0.25)
+  assert progress.describe(tested) == "test loss 0.5000, test off 0.2500, 1.00 s/round"
+  assert progress.describe({**tested, "test_accuracy": 0.75}) == (
+    "test accuracy 75.00 %, 1.00 s/round"
+  )
+
   # What is dropped for its norm is among what is dropped.
   long = {"seconds": 1.0, "num_dropped": 3, "num_too_long": 2}
   assert progress.describe(long) == (

@@ -1799,9 +1799,37 @@ FAULTS = (
   Fault(
     "best model: the last round, the only one measured, is none",
     "experiments/preparation.py",
-    'best_round.of_checkpoint(restored.best, restored.records, "accuracy")',
+    "best_round.of_checkpoint(restored.best, restored.records, measure_of(model))",
     "restored.best",
     _of("experiments/test_preparation.py", "only_round"),
+  ),
+  Fault(
+    "without accuracy: of the test loss the most is best",
+    "tff_algos/simulation/records.py",
+    "stopping.goodness(name, r[metric])",
+    "r[metric]",
+    _of("simulation/test_records.py", "least"),
+  ),
+  Fault(
+    "without accuracy: no best model is kept",
+    "experiments/runner.py",
+    "keep_best=prepared.measure if evaluate else None",
+    'keep_best="accuracy" if prepared.measure == "accuracy" else None',
+    _of("test_page_code.py", "goes_by_its_loss"),
+  ),
+  Fault(
+    "without accuracy: patience waits for one",
+    "experiments/preparation.py",
+    "config.stop_rule(measure_of(model))",
+    "config.stop_rule()",
+    _of("experiments/test_preparation.py", "patience_alone"),
+  ),
+  Fault(
+    "without accuracy: a report's best run is that of the most loss",
+    "experiments/report/page.py",
+    "(max if is_accuracy(run.metric) else min)",
+    "max",
+    _of("experiments/report/test_page.py", "without_accuracy"),
   ),
   Fault(
     "sweep: the last of its wrong cells is named",

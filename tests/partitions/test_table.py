@@ -144,13 +144,28 @@ def test_seed_must_be_a_natural_number(spec, seed):
     partitions.partition(spec, shuffled([10, 10, 10]), 2, seed)
 
 
-@pytest.mark.parametrize(
-  "labels",
-  [np.zeros((3, 1, 1), int), np.zeros(3), np.array([], int), np.array(["a"])],
-)
-@pytest.mark.parametrize("spec", [*ALL, "natural"])
+_NO_CLASSES = [np.zeros((30, 1, 1), int), np.linspace(0, 1, 30), np.array(30 * ["a"])]
+
+
+@pytest.mark.parametrize("labels", [*_NO_CLASSES, np.array([], int)])
+@pytest.mark.parametrize("spec", [spec for spec in ALL if spec not in _BY_NUMBER])
 def test_labels_must_be_a_vector_of_integers(spec, labels):
   with pytest.raises(ValueError, match="labels must be a non-empty vector of integers"):
+    partitions.partition(spec, labels, 1, 0)
+
+
+@pytest.mark.parametrize("labels", _NO_CLASSES)
+@pytest.mark.parametrize("spec", _BY_NUMBER)
+def test_where_labels_do_not_matter_they_are_of_any_kind(spec, labels):
+  groups = np.arange(30) % 5
+  of_classes = partitions.partition(spec, groups, 3, 0, groups=groups)
+  assert equal(partitions.partition(spec, labels, 3, 0, groups=groups), of_classes)
+
+
+@pytest.mark.parametrize("labels", [np.array([]), np.zeros((3, 0)), 7])
+@pytest.mark.parametrize("spec", _BY_NUMBER)
+def test_there_must_be_labels(spec, labels):
+  with pytest.raises(InputError, match=rf"^{spec}: labels must be an array that is not"):
     partitions.partition(spec, labels, 1, 0)
 
 
@@ -159,8 +174,6 @@ def test_labels_whose_rows_differ_are_refused(spec):
   for labels in ([[0, 1], [1]], [0, [1]]):
     with pytest.raises(InputError, match=": the labels make no array: give all rows"):
       partitions.partition(spec, labels, 1, 0)
-  with pytest.raises(InputError, match=": labels must be a non-empty vector"):
-    partitions.partition(spec, np.zeros((3, 0), int), 1, 0)
 
 
 @pytest.mark.parametrize("value", [None, "0.5", [0.5], np.array([0.5, 0.6]), 1j, True])

@@ -162,7 +162,9 @@ def test_title_with_dollars_is_drawn(tmp_path):
   """As of a data set's note, which Matplotlib would read as a formula."""
   path = tmp_path / "traffic.png"
   title = "a $5_{ $x^^ note"
-  records.draw_traffic([_sent(1, 0.5, down_model=4)], str(path), title=title)
+  records.draw_traffic(
+    [_sent(1, 0.5, down_model=4)], str(path), metric="test_accuracy", title=title
+  )
   assert path.exists()
 
 
@@ -236,6 +238,15 @@ def test_accuracy_of_zero_is_an_accuracy():
 def test_diverged_rounds_are_never_the_best(values, best, round_num):
   found = _summarize(values, target=0.25)
   assert (found["best_accuracy"], found["best_accuracy_round"]) == (best, round_num)
+
+
+def test_of_the_loss_the_least_is_best():
+  losses = [0.5, math.nan, 0.25, None, 0.25, 0.75]
+  rounds = [_record(t, test_loss=loss) for t, loss in enumerate(losses, 1)]
+  found = records.summarize(rounds, metric="test_loss", target=None)
+  assert (found["best_loss"], found["best_loss_round"]) == (0.25, 3)
+  assert (found["final_loss"], found["final_loss_round"]) == (0.75, 6)
+  assert not any("accuracy" in name for name in found)
 
 
 def test_what_json_does_not_have_is_null():
@@ -425,7 +436,9 @@ def test_picture_of_the_accuracy(tmp_path, rounds, target):
   path = tmp_path / "accuracy.png"
   run = [_record(i + 1, 0.5 * i / rounds if i % 3 else None) for i in range(rounds)]
   run[0]["test_accuracy"] = 0.1
-  records.draw_accuracy(run, str(path), title="a title", target=target)
+  records.draw_metric(
+    run, str(path), metric="test_accuracy", title="a title", target=target
+  )
   assert _png_size(path) == (840, 504)
   pixels = tf.io.decode_png(path.read_bytes(), channels=3).numpy()
   assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 10  # Not an empty canvas.
@@ -445,15 +458,36 @@ def test_picture_of_a_run_that_diverged_says_its_best(monkeypatch, accuracies, s
   )
   run = [_record(t, a) for t, a in enumerate(accuracies, 1)]
   # A data set's note is no formula, and this would be none.
-  records.draw_accuracy(run, "accuracy.png", title=r"split $\mycut$")
+  records.draw_metric(
+    run, "accuracy.png", metric="test_accuracy", title=r"split $\mycut$"
+  )
   [axes] = drawn[0].axes
   assert axes.get_legend_handles_labels()[1] == said
   drawn[0].canvas.draw()
 
 
+def test_pictures_of_the_loss(monkeypatch):
+  drawn = []
+  monkeypatch.setattr(
+    records.durable_files, "save_picture", lambda figure, path: drawn.append(figure)
+  )
+  losses = {1: 0.5, 2: 0.25}
+  run = [{**_sent(t, down_model=10**6), "test_loss": losses[t]} for t in losses]
+  records.draw_metric(run, "loss.png", metric="test_loss", title="a title")
+  records.draw_traffic(run, "traffic.png", metric="test_loss", title="a title")
+  curve, against_bytes = (figure.axes[0] for figure in drawn)
+  assert curve.get_legend_handles_labels()[1] == ["best 0.25 in round 2"]
+  for axes in (curve, against_bytes):
+    assert axes.get_ylabel() == "test loss"
+    np.testing.assert_array_equal(axes.get_lines()[0].get_ydata(), [0.5, 0.25])
+  np.testing.assert_array_equal(against_bytes.get_lines()[0].get_xdata(), [1, 2])
+
+
 def test_run_that_was_never_measured_has_no_picture(tmp_path):
   path = tmp_path / "accuracy.png"
-  records.draw_accuracy([_record(1), _record(2)], str(path), title="a title")
+  records.draw_metric(
+    [_record(1), _record(2)], str(path), metric="test_accuracy", title="a title"
+  )
   assert not path.exists()
 
 
@@ -463,7 +497,7 @@ def test_picture_of_the_traffic(tmp_path):
     _sent(i, 0.1 * i if i % 2 else None, down_model=10**6, up_model=10**6, up_metrics=24)
     for i in range(1, 6)
   ]
-  records.draw_traffic(rounds, str(path), title="a title")
+  records.draw_traffic(rounds, str(path), metric="test_accuracy", title="a title")
   assert _png_size(path) == (1200, 504)
   pixels = tf.io.decode_png(path.read_bytes(), channels=3).numpy()
   assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 10  # Not an empty canvas.
@@ -481,7 +515,9 @@ def test_what_the_picture_of_the_traffic_shows(tmp_path, monkeypatch):
     _sent(3, down_model=100_000, up_model=100_000),
     _sent(4, 0.75, down_model=200_000, up_model=198_000),
   ]
-  records.draw_traffic(rounds, str(tmp_path / "traffic.png"), title="a title")
+  records.draw_traffic(
+    rounds, str(tmp_path / "traffic.png"), metric="test_accuracy", title="a title"
+  )
   [figure] = drawn
   curve, bars = figure.axes
   [line] = curve.lines
@@ -509,12 +545,12 @@ def test_what_the_picture_of_the_traffic_shows(tmp_path, monkeypatch):
 def test_run_in_which_nothing_crossed_has_no_picture_of_its_traffic(tmp_path):
   path = tmp_path / "traffic.png"
   rounds = [dict(_sent(1, down_model=0, up_model=0), test_accuracy=0.5)]
-  records.draw_traffic(rounds, str(path), title="a title")
+  records.draw_traffic(rounds, str(path), metric="test_accuracy", title="a title")
   assert not path.exists()
 
 
 def test_run_that_was_never_measured_has_no_picture_of_its_traffic(tmp_path):
   path = tmp_path / "traffic.png"
   for rounds in ([], [_sent(1, down_model=4), _sent(2, down_model=4)]):
-    records.draw_traffic(rounds, str(path), title="a title")
+    records.draw_traffic(rounds, str(path), metric="test_accuracy", title="a title")
     assert not path.exists()

@@ -98,6 +98,16 @@ def test_check_casts_numbers_as_pandas_has_them():
   assert dataset.check(whole).train_x.dtype == np.int32
 
 
+@pytest.mark.parametrize("shape", [(), (2,), (2, 3)])
+def test_labels_that_are_no_classes_are_numbers_of_any_shape(shape):
+  whole = np.arange(4 * np.prod(shape, dtype=int)).reshape(4, *shape) - 2
+  for given, dtype in ((whole / 7, np.float32), (whole, np.int32)):
+    labels = dict(train_y=given, test_y=given[:2], num_classes=None)
+    found = dataset.check(_arrays(**labels))
+    assert found.train_y.dtype == found.test_y.dtype == dtype
+    np.testing.assert_array_equal(found.train_y, given.astype(dtype))
+
+
 @pytest.mark.parametrize(
   "changes, match",
   [
@@ -110,7 +120,7 @@ def test_check_casts_numbers_as_pandas_has_them():
     ),
     ({"train_x": np.array([["a"]] * 4)}, "train_x has dtype <U1: give numbers"),
     ({"train_x": np.full((4, 1), 1e39)}, "train_x holds 1e.39, which is no float32"),
-    ({"train_y": np.array([0.5, 1, 2, 2])}, "float64: give whole .* from Python"),
+    ({"train_y": np.array([0.5, 1, 2, 2])}, "float64: give whole .* num_classes is None"),
     ({"train_y": np.array([0, 1, 2, 2**31])}, "holds 2147483648, which is no int32"),
     ({"train_x": np.zeros((4, 2, 2, 1))}, "must be alike"),
     ({"test_x": np.zeros((2, 3, 2, 1), np.uint8)}, "must be alike"),
@@ -120,7 +130,12 @@ def test_check_casts_numbers_as_pandas_has_them():
     ),
     ({"train_x": np.float32([[1, np.inf]] * 4)}, "the train split .* in 4 of 4 examples"),
     ({"test_x": np.zeros((2, 2, 2, 1), np.float32)}, "must be alike"),
-    ({"test_y": np.zeros((2, 5), np.int32)}, "labels of shape .* must be alike"),
+    ({"test_y": np.zeros((2, 5), np.int32)}, "a test label int32 of .* must be alike"),
+    (
+      {"test_y": np.zeros(2), "num_classes": None},
+      "a train label is int32 .* a test label float32",
+    ),
+    ({"train_y": np.array(["a"] * 4), "num_classes": None}, "<U1: give numbers"),
     ({"train_y": np.full((4, 2), -1, np.int32)}, "a sequence without a label"),
     ({"test_y": np.array([[0, 1], [-1, -1]], np.int32)}, "a sequence without a label"),
     ({"train_y": np.array([[0, -2]] * 4, np.int32)}, "label -2: .* lie in -1..2"),
@@ -134,7 +149,7 @@ def test_check_casts_numbers_as_pandas_has_them():
     ({"train_x": [[0.0]] * 4}, "train_x is no array of examples but of type list"),
     ({"test_y": np.int32(0)}, "test_y is no array of examples but of type int32"),
     ({"train_y": None}, "train_y is no array of examples but of type NoneType"),
-    ({"num_classes": None}, "num_classes is None: it must be"),
+    ({"num_classes": 0}, "num_classes is 0: it must be"),
     ({"num_classes": 3.5}, "num_classes is 3.5: it must be"),
   ],
 )

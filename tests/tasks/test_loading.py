@@ -77,6 +77,49 @@ def test_client_files_hold_exactly_the_split(tmp_path, partition):
   assert loaded.model.num_weights == 13_706
 
 
+def _regression(**changes) -> registry.Task:
+  """Two numbers for each of the digits' pictures, by a linear model."""
+
+  def load(data_dir, cache_dir):
+    data = digits.load()
+    train_y, test_y = (np.stack([y / 7, -y], axis=1) for y in (data.train_y, data.test_y))
+    return data._replace(train_y=train_y, test_y=test_y, num_classes=None)
+
+  def build(shape, num_classes):
+    assert num_classes is None
+    layers = [tf.keras.layers.Input(shape), tf.keras.layers.Flatten()]
+    return tf.keras.Sequential([*layers, tf.keras.layers.Dense(2)])
+
+  def make_model(keras_model, spec):
+    loss = tf.keras.losses.mean_squared_error
+    return keras.from_keras(keras_model, spec, loss=loss, metrics={})
+
+  row = registry.get("digits_cnn")._replace(name="regression", load_data=load)
+  return row._replace(build_keras_model=build, make_model=make_model)._replace(**changes)
+
+
+def test_labels_that_are_no_classes_are_stored_as_they_are(tmp_path):
+  loaded = _load(tmp_path, _regression(), partition="iid")
+  data = digits.load()
+  split = partitions.iid(data.train_y, 12, seed=3)
+  assert loaded.class_counts is None and loaded.test_y.shape == (360, 2)
+  spec = loaded.model.example_spec
+  assert spec.y == tf.TensorSpec([2], tf.float32)
+  for client, rows in zip(loaded.clients.ids, split.clients):
+    _, y = loaded.clients.examples(client, spec)
+    labels = data.train_y[rows]
+    np.testing.assert_array_equal(y, np.float32(np.stack([labels / 7, -labels], 1)))
+
+
+def test_labels_that_are_no_classes_need_a_loss_and_a_split_of_their_own(tmp_path):
+  plain = _regression(make_model=registry.Task._field_defaults["make_model"])
+  with pytest.raises(InputError, match=r"^The loss does not take labels float32"):
+    _load(tmp_path, plain, partition="iid")
+  with pytest.raises(InputError, match="one class index per example, or choose iid"):
+    _load(tmp_path, _regression())
+  assert not (tmp_path / "clients").exists()
+
+
 def test_client_files_are_written_once(tmp_path):
   first = _load(tmp_path)
   before = _files(tmp_path)

@@ -30,13 +30,25 @@ def as_array(name: str, what: str, values: Any) -> NDArray[Any]:
     ) from error
 
 
+def check_number(name: str, labels: NDArray[Any]) -> int:
+  """The number of examples, of whose labels nothing else matters, if there are any."""
+  labels = as_array(name, "labels", labels)
+  if not labels.ndim or not labels.size:
+    raise InputError(
+      f"{name}: labels must be an array that is not empty but have shape {labels.shape}: "
+      "give one label per example."
+    )
+  return len(labels)
+
+
 def check_labels(name: str, labels: NDArray[Any]) -> NDArray[np.int64]:
   """Returns the labels as int64 if they are a vector of integers, and not empty."""
   labels = as_array(name, "labels", labels)
   if labels.ndim != 1 or not len(labels) or labels.dtype.kind not in "iu":
     raise InputError(
       f"{name}: labels must be a non-empty vector of integers but have shape "
-      f"{labels.shape} and dtype {labels.dtype}: give one class index per example."
+      f"{labels.shape} and dtype {labels.dtype}: give one class index per example, or "
+      "choose iid or natural, which go by no labels."
     )
   return labels.astype(np.int64, copy=False)
 
@@ -64,18 +76,25 @@ def check_groups(name: str, groups: NDArray[Any], num_examples: int) -> NDArray[
 def check_disjoint(
   name: str, labels: NDArray[Any], num_clients: int, min_size: int = 1
 ) -> NDArray[np.int64]:
-  """Checks what the disjoint splits have in common; returns the labels as int64."""
+  """Checks what the splits by label have in common; returns the labels as int64."""
   labels = check_labels(name, labels)
+  check_sizes(name, len(labels), num_clients, min_size)
+  return labels
+
+
+def check_sizes(
+  name: str, num_examples: int, num_clients: int, min_size: int = 1
+) -> None:
+  """Raises `InputError` unless there can be so many clients of so many examples."""
   check_whole_number(f"{name}: num_clients", num_clients, 1)
   check_whole_number(f"{name}: min_size", min_size, 1)
   needed = int(num_clients) * int(min_size)  # NumPy's small integers overflow.
-  if needed > len(labels):
+  if needed > num_examples:
     raise InputError(
       f"{name}: {num_clients} clients with at least {min_size} examples each need "
-      f"{needed} but there are {len(labels)}: lower num_clients"
+      f"{needed} but there are {num_examples}: lower num_clients"
       + (" or min_size." if min_size > 1 else ".")
     )
-  return labels
 
 
 def classes(labels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -19,7 +19,7 @@ def iid(labels: NDArray[Any], num_clients: int, *, seed: int) -> Partition:
   of 600); sizes that differ by one where the division has a remainder are a convention.
 
   Args:
-    labels: integers, shape [examples]; only their number matters.
+    labels: of any kind, shape [examples, ...]; only their number matters.
     num_clients: from 1 to the number of examples.
     seed: integer >= 0.
 
@@ -29,9 +29,10 @@ def iid(labels: NDArray[Any], num_clients: int, *, seed: int) -> Partition:
   Raises:
     InputError: an argument is outside its range.
   """
-  labels = arguments.check_disjoint("iid", labels, num_clients)
+  num_examples = arguments.check_number("iid", labels)
+  arguments.check_sizes("iid", num_examples, num_clients)
   rng = arguments.generator("iid", seed)
-  owner = rng.permutation(np.arange(len(labels)) % num_clients)
+  owner = rng.permutation(np.arange(num_examples) % num_clients)
   return from_owner(owner, num_clients, rng)
 
 
@@ -49,7 +50,7 @@ def natural(
   more groups than clients is a convention.
 
   Args:
-    labels: integers, shape [examples]; only their number matters.
+    labels: of any kind, shape [examples, ...]; only their number matters.
     num_clients: from 1 to the number G of groups; where it is less, that many groups
       are drawn, and the examples of the others are left over.
     seed: integer >= 0.
@@ -61,14 +62,14 @@ def natural(
   Raises:
     InputError: an argument is outside its range, or the data have no groups.
   """
-  labels = arguments.check_labels("natural", labels)
+  num_examples = arguments.check_number("natural", labels)
   check_whole_number("natural: num_clients", num_clients, 1)
   if groups is None:
     raise InputError(
       "natural: these data do not say from whom each example is: give their groups (of a "
       "task, the Dataset's train_groups), or choose another split."
     )
-  groups = arguments.check_groups("natural", groups, len(labels))
+  groups = arguments.check_groups("natural", groups, num_examples)
   num_groups = int(groups.max()) + 1
   if num_clients > num_groups:
     raise InputError(

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, Optional
 from numpy.typing import NDArray
 
 from tff_algos import spellings
-from tff_algos.partitions import arguments
 from tff_algos.partitions.assignment import Partition
 from tff_algos.partitions.dealing import iid, natural, shards
 from tff_algos.partitions.dirichlet_draws import (
@@ -25,17 +24,15 @@ class Split(NamedTuple):
   Attributes:
     function: the split.
     description: one line that says what it does.
-    by_label: whether the labels decide, and not only how many there are.
   """
 
   function: Callable[..., Partition]
   description: str
-  by_label: bool = True
 
 
 SPLITS: dict[str, Split] = {
-  "iid": Split(iid, "shuffled and dealt out, sizes equal to within one", by_label=False),
-  "natural": Split(natural, "a client for each role, user or source", by_label=False),
+  "iid": Split(iid, "shuffled and dealt out, sizes equal to within one"),
+  "natural": Split(natural, "a client for each role, user or source"),
   "shards": Split(shards, "sorted by label and cut into shards, a few per client"),
   "dirichlet": Split(dirichlet, "class shares Dirichlet(beta) per client, all used"),
   "dirichlet_by_class": Split(
@@ -86,8 +83,8 @@ def partition(
 
   Args:
     spec: see `parse`.
-    labels: integers, shape [examples]; or [examples, steps] for a split that does not
-      go by labels.
+    labels: integers, shape [examples]; for a split that does not go by labels of any
+      kind, shape [examples, ...].
     num_clients: at least 1.
     seed: integer >= 0.
     groups: for `natural`, from whom each example is.
@@ -101,7 +98,4 @@ def partition(
   name, kwargs = parse(spec)
   if name == "natural":
     kwargs["groups"] = groups
-  labels = arguments.as_array(name, "labels", labels)
-  if labels.ndim == 2 and labels.shape[1] and not SPLITS[name].by_label:
-    labels = labels[:, 0]
   return SPLITS[name].function(labels, num_clients, seed=seed, **kwargs)

@@ -10,13 +10,14 @@ import math
 import os
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from tff_algos import durable_files
+from tff_algos.simulation import stopping
 
 if TYPE_CHECKING:
   from tff_algos.simulation.loop import Record
@@ -122,7 +123,7 @@ def summarize(
 
   Args:
     records: One for each round.
-    metric: The test metric of which more is better, such as "test_accuracy".
+    metric: The test metric: "test_accuracy", or "test_loss", of which less is better.
     target: Its value to reach, or None.
 
   Returns:
@@ -133,11 +134,9 @@ def summarize(
   """
   measured = [r for r in records if r.get(metric) is not None]
   seconds = [r["seconds"] for r in records]
-  # A diverged model's loss may be NaN, which compares with nothing.
-  finite = [r for r in measured if math.isfinite(r[metric])]
-  best = max(finite, key=lambda r: r[metric], default=None)
+  best = _best(measured, metric)
   final = measured[-1] if measured else None
-  name = metric.split("_", 1)[-1]
+  name = metric.removeprefix("test_")
   summary = {
     "rounds": len(records),
     f"best_{name}": best and best[metric],
@@ -159,6 +158,16 @@ def summarize(
     summary[f"target_{name}"] = target
     summary["rounds_to_target"] = rounds_to_target(records, metric, target)
   return summary
+
+
+def _best(measured: Sequence[Record], metric: str) -> Optional[Record]:
+  """The first round with the best value of a test metric; None if there is none."""
+  # A diverged model's loss may be NaN, which compares with nothing.
+  finite = [r for r in measured if math.isfinite(r[metric])]
+  name = metric.removeprefix("test_")
+  if not finite:
+    return None
+  return max(finite, key=lambda r: stopping.goodness(name, r[metric]))
 
 
 def bytes_by_part(records: Sequence[Record]) -> dict[str, dict[str, int]]:
@@ -189,44 +198,69 @@ def finite(content: Any) -> Any:
   return None if is_number and not math.isfinite(content) else content
 
 
-def draw_accuracy(
-  records: Sequence[Record], path: str, *, title: str, target: Optional[float] = None
+class _Axis(NamedTuple):
+  """How a picture has a test metric."""
+
+  scale: float
+  form: str
+  label: str
+
+
+def _axis(metric: str) -> _Axis:
+  if metric == "test_accuracy":
+    return _Axis(100, "{:.2f} %", "test accuracy (%)")
+  return _Axis(1, "{:.4g}", metric.replace("_", " "))
+
+
+def draw_metric(
+  records: Sequence[Record],
+  path: str,
+  *,
+  metric: str,
+  title: str,
+  target: Optional[float] = None,
 ) -> None:
-  """Draws test accuracy against rounds as a PNG; nothing if it was never measured."""
-  measured = [r for r in records if r.get("test_accuracy") is not None]
+  """Draws a test metric, as of `summarize`, against rounds as a PNG.
+
+  Nothing is drawn if it was never measured. A `target` is one of accuracy.
+  """
+  measured = [r for r in records if r.get(metric) is not None]
   if not measured:
     return
+  axis = _axis(metric)
   rounds = [r["round"] for r in measured]
-  accuracy = [100 * r["test_accuracy"] for r in measured]
+  values = [axis.scale * r[metric] for r in measured]
   figure = Figure(figsize=(7, 4.2), layout="constrained")
   axes = figure.add_subplot()
-  finite_ones = [(a, -t) for t, a in zip(rounds, accuracy) if math.isfinite(a)]
-  axes.plot(rounds, accuracy, color="tab:blue", marker="." if len(rounds) < 60 else "")
-  if finite_ones:
-    best, place = max(finite_ones)
-    label = f"best {best:.2f} % in round {-place}"
-    axes.plot(-place, best, "o", color="tab:orange", label=label)
+  axes.plot(rounds, values, color="tab:blue", marker="." if len(rounds) < 60 else "")
+  if best := _best(measured, metric):
+    value, place = axis.scale * best[metric], best["round"]
+    label = f"best {axis.form.format(value)} in round {place}"
+    axes.plot(place, value, "o", color="tab:orange", label=label)
   if target is not None:
-    reached = rounds_to_target(measured, "test_accuracy", target)
+    reached = rounds_to_target(measured, metric, target)
     when = f"reached in round {reached}" if reached else "not reached"
     label = f"target {100 * target:g} % {when}"
     axes.axhline(100 * target, color="grey", linestyle="--", linewidth=1, label=label)
   if axes.get_legend_handles_labels()[0]:
     axes.legend()  # Where it hides the least of the curve.
   axes.set_title(title).set_parse_math(False)  # A "$" is a "$".
-  axes.set(xlabel="round", ylabel="test accuracy (%)")
+  axes.set(xlabel="round", ylabel=axis.label)
   axes.grid(alpha=0.3)
   axes.xaxis.set_major_locator(MaxNLocator(integer=True))
   durable_files.save_picture(figure, path)
 
 
-def draw_traffic(records: Sequence[Record], path: str, *, title: str) -> None:
-  """Draws a PNG: test accuracy against megabytes, and the megabytes of each part.
+def draw_traffic(
+  records: Sequence[Record], path: str, *, metric: str, title: str
+) -> None:
+  """Draws a PNG: a test metric against megabytes, and the megabytes of each part.
 
   Parts with less than a thousandth of all bytes share a bar. Nothing is drawn if
-  accuracy was never measured, or nothing crossed.
+  the metric was never measured, or nothing crossed.
   """
-  measured = any(r.get("test_accuracy") is not None for r in records)
+  axis = _axis(metric)
+  measured = any(r.get(metric) is not None for r in records)
   by_part = bytes_by_part(records)
   if not measured or not any(sum(parts.values()) for parts in by_part.values()):
     return
@@ -235,12 +269,12 @@ def draw_traffic(records: Sequence[Record], path: str, *, title: str) -> None:
   curve, bars = figure.add_subplot(grid[0]), figure.add_subplot(grid[1])
   sent = list(itertools.accumulate(r["bytes_down"] + r["bytes_up"] for r in records))
   points = [
-    (total / 1e6, 100 * r["test_accuracy"])
+    (total / 1e6, axis.scale * r[metric])
     for total, r in zip(sent, records)
-    if r.get("test_accuracy") is not None
+    if r.get(metric) is not None
   ]
   curve.plot(*zip(*points), color="tab:blue", marker="." if len(points) < 60 else "")
-  curve.set(xlabel="megabytes down and up, all clients", ylabel="test accuracy (%)")
+  curve.set(xlabel="megabytes down and up, all clients", ylabel=axis.label)
   curve.grid(alpha=0.3)
   parts = large_parts(by_part, 1e-3 * sent[-1])
   for place, (direction, _, count) in enumerate(reversed(parts)):

@@ -64,6 +64,28 @@ def test_row_of_a_run(write_run, tmp_path):
   }
 
 
+_LOSS_HEAD = _HEAD.replace("test_accuracy", "test_loss,test_accuracy")
+
+
+def test_runs_without_accuracy_are_shown_by_their_loss(write_run, tmp_path):
+  rounds = ["1,2,0.5,,1,0,1000000,0", "2,1,0.25,,1,0,1000000,0", "3,1,0.75,,1,0,0,0"]
+  of_loss = write_run(
+    tmp_path / "a", head=_LOSS_HEAD, rounds=rounds, flags={"task": "regression"}
+  )
+  described = _describe(of_loss, write_run(tmp_path / "b"))
+  run, other = described["runs"]
+  assert run["curve"] == [(1, 1.0, 0.5), (2, 2.0, 0.25), (3, 2.0, 0.75)]
+  assert (run["best"], other["best"]) == (0.25, 75)
+  assert [group["of_loss"] for group in described["groups"]] == [True, False]
+  cells = _cells(described)
+  assert (cells["least test loss"], cells["in round"]) == ("0.25", "2")
+  assert "rounds to target" not in cells
+  cells = _cells(_describe(of_loss, str(tmp_path / "b"), target=0.7))
+  assert cells["rounds to target"] == "\N{EN DASH}"
+  assert (cells["final test loss"], cells["best accuracy"]) == ("0.75", "\N{EN DASH}")
+  assert _cells(described, 1)["least test loss"] == "\N{EN DASH}"
+
+
 def test_the_target_that_is_asked_for_is_over_the_runs_own(write_run, tmp_path):
   folder = write_run(tmp_path / "a", flags={"target_accuracy": 0.2})
   assert _cells(_describe(folder))["rounds to target"] == "1 (20 %)"

@@ -139,6 +139,20 @@ def test_first_rounds_of_a_run(write_run, tmp_path):
   assert measures.first_rounds(run, 5) is None
 
 
+def test_run_of_a_model_without_accuracy_has_its_losses(write_run, tmp_path):
+  head = (
+    "round,train_loss,test_loss,test_accuracy,seconds,num_dropped,bytes_down,bytes_up"
+  )
+  rounds = ["1,2,0.5,,1,0,5,5", "2,1,,,1,0,5,5", "3,1,0.25,,1,0,5,5", "4,1,nan,,1,0,5,5"]
+  run = read_run(write_run(tmp_path / "a", head=head, rounds=rounds))
+  curve = measures.first_rounds(run, 4)
+  assert (curve.rounds, curve.loss[:2]) == ([1, 3, 4], [0.5, 0.25])
+  assert measures.least_loss(curve) == 0.25
+  assert measures.best(curve) is measures.final(curve) is None
+  assert not measures.has_accuracy([curve])
+  assert measures.least_loss(_curve()) is None
+
+
 def test_seconds_of_a_run_are_of_its_evaluations_too(write_run, tmp_path):
   head = "round,test_accuracy,seconds,evaluation_seconds,bytes_down,bytes_up"
   rounds = ["1,0.5,9.0,4.0,10,10", "2,,1.0,,10,10", "3,0.5,2.0,3.0,10,10"]

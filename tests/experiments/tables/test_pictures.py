@@ -56,6 +56,9 @@ def test_a_count_that_all_have_is_told_in_whole_numbers_too(pictured, tmp_path):
   assert 1 in ticks and all(tick == round(tick) for tick in ticks)
 
 
+_KINDS = ("accuracy", "closer", "loss")
+
+
 def _lines(count, paper=None):
   """Each the mean of two runs, over all heights of a frame."""
   rises = [[0.1, 0.01 * k, 0.1 * k] for k in range(count)]
@@ -72,7 +75,7 @@ def _lines(count, paper=None):
 @pytest.mark.parametrize("panels", ["a", "ab"])
 def test_legend_of_many_lines_covers_none(pictured, tmp_path, panels):
   drawn = {panel: _lines(9, 90.0 if panel == "b" else None) for panel in panels}
-  pictures.draw_figure("x", drawn, str(tmp_path / "x.png"), with_loss=True)
+  pictures.draw_figure("x", drawn, str(tmp_path / "x.png"), kinds=_KINDS)
   [picture] = pictured
   [legend] = picture.legends
   names = [text.get_text() for text in legend.get_texts()]
@@ -86,7 +89,7 @@ def test_legend_of_many_lines_covers_none(pictured, tmp_path, panels):
 def test_panels_of_other_lines_and_of_few_have_legends_of_their_own(pictured, tmp_path):
   few, many = _lines(3), _lines(9)
   for panels in ({"a": few}, {"a": few, "b": few}, {"a": few, "b": many}):
-    pictures.draw_figure("x", panels, str(tmp_path / "x.png"), with_loss=False)
+    pictures.draw_figure("x", panels, str(tmp_path / "x.png"), kinds=_KINDS[:2])
     assert not pictured[-1].legends
     legends = [axes.get_legend() for axes in pictured[-1].axes]
     counts = [len(legend.get_texts()) for legend in legends if legend]
@@ -96,7 +99,7 @@ def test_panels_of_other_lines_and_of_few_have_legends_of_their_own(pictured, tm
 def test_a_line_looks_alike_in_a_panel_that_lacks_others(pictured, tmp_path):
   first, second, third = _lines(3, paper=90.0)
   panels = {"a": [first, second, third], "b": [third]}
-  pictures.draw_figure("x", panels, str(tmp_path / "x.png"), with_loss=True)
+  pictures.draw_figure("x", panels, str(tmp_path / "x.png"), kinds=_KINDS)
   [picture] = pictured
   looks = {"a": set(), "b": set()}
   for axes in picture.axes:

@@ -298,6 +298,40 @@ def test_numbers_have_their_names_in_the_picture(
   assert [column.is_whole for column in drawn[0][2]] == [False, True]
 
 
+def test_models_without_accuracy_are_shown_by_their_loss(
+  write_run, monkeypatch, read_table, tmp_path
+):
+  pictured = []
+  save = "save_picture"
+  monkeypatch.setattr(
+    writing.pictures.durable_files, save, lambda picture, path: pictured.append(picture)
+  )
+  head = (
+    "round,train_loss,test_loss,test_accuracy,seconds,num_dropped,bytes_down,bytes_up"
+  )
+  rounds = ["1,2,0.5,,1,0,5,5", "2,1,0.25,,1,0,5,5"]
+  write_run(tmp_path / "runs/a/seed0", head=head, rounds=rounds)
+  cell = Cell("a", "fedavg", "digits_cnn", 2)
+  settings = Settings(str(tmp_path), seeds=range(1))
+  columns = (_COLUMNS[0], Column("least test loss", measures.least_loss, digits=4))
+  table = Table("T", ("k",), columns, (Row(("row",), (cell,)),))
+  path, _ = writing.write_table(table, "table", settings)
+  text = pathlib.Path(path).read_text()
+  assert read_table(text) == [["row", "0.2500"]] and "accuracy" not in text
+  path, rows = writing.write_figure(
+    Figure("F", (Panel("p", {"l": cell}),)), "f", settings
+  )
+  [axes] = pictured[-1].axes
+  assert axes.get_ylabel() == "test loss"
+  text = pathlib.Path(path).read_text()
+  assert "| p     | l     | 0.2500          |" in text and "accuracy" not in text
+  with open(rows, newline="") as f:
+    assert [(r["accuracy"], r["loss"]) for r in csv.DictReader(f)] == [
+      ("", "0.5"),
+      ("", "0.25"),
+    ]
+
+
 @pytest.mark.parametrize("panels", [1, 2, 5])
 @pytest.mark.parametrize("with_loss", [False, True])
 def test_every_panel_of_a_figure_is_drawn_with_a_closer_look(
