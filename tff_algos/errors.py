@@ -6,8 +6,10 @@ that it comes from, and is shown with its traceback.
 
 from __future__ import annotations
 
+import inspect
 import numbers
 import struct
+from collections.abc import Sequence
 from typing import Any, Optional
 
 
@@ -91,6 +93,26 @@ def check_is(name: str, value: Any, public: type, package: str = "tff_algos") ->
   """Raises `InputError` unless the value is of a class that the package has."""
   if not isinstance(value, public):
     raise InputError(f"{name} must be a {package}.{public.__name__}; found {value!r}.")
+
+
+def check_takes(
+  name: str,
+  function: Any,
+  arguments: Sequence[str],
+  error: type[InputError] = InputError,
+) -> None:
+  """Raises the error unless the value can be called with so many arguments."""
+  wanted = f"{name} must be a function of ({', '.join(arguments)})"
+  if not callable(function):
+    raise error(f"{wanted}; found {function!r}.")
+  try:
+    signature = inspect.signature(function)
+  except ValueError:  # Some built-in functions do not say what they take.
+    return
+  try:
+    signature.bind(*arguments)
+  except TypeError as unfit:
+    raise error(f"{wanted}; found one of {signature}.") from unfit
 
 
 def check_function(name: str, value: Any, such_as: str = "") -> None:

@@ -35,6 +35,16 @@ def test_num_weights_counts_the_numbers_of_all_arrays():
   assert _model(arrays, ("a", "b", "c")).num_weights == 2 * 3 + 3 + 1
 
 
+@pytest.mark.parametrize(
+  "augment, found",
+  [(0.5, "found 0.5"), (lambda: 0, r"one of \(\)"), (lambda x: x, "")],
+)
+def test_augment_must_take_pictures_and_a_seed(augment, found):
+  weights = (np.zeros((2, 3), np.float32),)
+  with pytest.raises(InputError, match=rf"^augment must be .* of \(x, seed\); .*{found}"):
+    _model(weights, ("a",), augment=augment)
+
+
 def test_refuses_a_model_without_weights():
   with pytest.raises(ValueError, match="at least one trainable weight"):
     _model((), ())

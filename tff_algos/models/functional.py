@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Optional, Union
 import numpy as np
 import tensorflow as tf
 
-from tff_algos.errors import InputError, set_number
+from tff_algos.errors import InputError, check_takes, set_number
 
 # What a seed is folded with, so that no layer draws as `augment` does.
 _AUGMENT = -1
@@ -193,7 +193,8 @@ class Model:
 
   Raises:
     InputError: A weight is no float32 array or has no name, or there is none; examples
-      cannot be so; or a metric is no function, or is called loss.
+      cannot be so; a metric is no function, or is called loss; or `augment` takes no
+      pictures and seed.
   """
 
   initial_weights: Weights
@@ -249,6 +250,8 @@ class Model:
       )
     if not self.initial_weights:
       raise InputError("A model needs at least one trainable weight; found none.")
+    if self.augment is not None:
+      check_takes("augment", self.augment, ("x", "seed"))
 
   @property
   def num_weights(self) -> int:

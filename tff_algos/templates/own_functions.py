@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import inspect
 import os
 import re
 import traceback
@@ -19,9 +18,8 @@ from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 
-from tff_algos import graphs, hyper_parameters
+from tff_algos import errors, graphs, hyper_parameters
 from tff_algos.client_work.model_update import ClientResult
-from tff_algos.errors import InputWarning
 from tff_algos.hyper_parameters import HyperParameters
 from tff_algos.templates import client_results
 from tff_algos.templates.process_types import ProcessTypeError
@@ -40,23 +38,13 @@ def check_round(kind: Round) -> None:
 
 
 def _check_takes(who: str, function: Any, arguments: Sequence[str]) -> None:
-  wanted = f"{who} must be a function of ({', '.join(arguments)})"
-  if not callable(function):
-    raise ProcessTypeError(f"{wanted}; found {function!r}.")
+  errors.check_takes(who, function, arguments, ProcessTypeError)
   is_decorated = isinstance(function, tf.types.experimental.GenericFunction)
   if is_decorated and who != "distribute":  # Whose argument is of tensors alone.
     raise ProcessTypeError(
       f"{who} must not be a tf.function, as it is traced with all around it: take the "
       "decorator away, or put it on a function that it calls."
     )
-  try:
-    signature = inspect.signature(function)
-  except ValueError:  # Some built-in functions do not say what they take.
-    return
-  try:
-    signature.bind(*arguments)
-  except TypeError as error:
-    raise ProcessTypeError(f"{wanted}; found one of {signature}.") from error
 
 
 def _is_scalar(value: Any) -> bool:
@@ -312,7 +300,7 @@ def watching(
     warnings.warn(
       f"{who} reads {', '.join(fixed)} as a number, which no schedule and no set_hparams "
       "changes, of other hyper-parameters than its h: read it from h.",
-      InputWarning,
+      errors.InputWarning,
       stacklevel=3,
     )
   graph = tf.compat.v1.get_default_graph()
