@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
 from experiments.tables.cells import Settings, curves_by_seed, unfinished
-from experiments.tables.measures import Curve, deviation
+from experiments.tables.measures import Curve, deviation, least_loss
 from experiments.tables.model import Cell, Column, Row, Table
 
 
@@ -100,7 +100,8 @@ def shown(value: Value, column: Column) -> str:
   if not value.runs:
     return "no reference" if column.compares else "not run"
   if value.mean is None:
-    return "not measured" if column.unit == "%" else "not reached"
+    is_measured = column.unit == "%" or column.value is least_loss
+    return "not measured" if is_measured else "not reached"
   text = f"{value.mean:.{column.digits}f}"
   if value.std is not None:
     text += f" ± {value.std:.{max(column.digits, 1)}f}"

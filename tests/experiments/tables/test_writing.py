@@ -314,10 +314,13 @@ def test_models_without_accuracy_are_shown_by_their_loss(
   cell = Cell("a", "fedavg", "digits_cnn", 2)
   settings = Settings(str(tmp_path), seeds=range(1))
   columns = (_COLUMNS[0], Column("least test loss", measures.least_loss, digits=4))
-  table = Table("T", ("k",), columns, (Row(("row",), (cell,)),))
-  path, _ = writing.write_table(table, "table", settings)
+  # Of which neither is known.
+  write_run(tmp_path / "runs/personal/seed0", rounds=["1,2,,1,0,5,5"])
+  rows = (Row(("row",), (cell,)), Row(("other",), _row("personal").cells))
+  path, _ = writing.write_table(Table("T", ("k",), columns, rows), "table", settings)
   text = pathlib.Path(path).read_text()
-  assert read_table(text) == [["row", "0.2500"]] and "accuracy" not in text
+  assert read_table(text) == [["row", "0.2500"], ["other", "not measured"]]
+  assert "accuracy" not in text
   path, rows = writing.write_figure(
     Figure("F", (Panel("p", {"l": cell}),)), "f", settings
   )
