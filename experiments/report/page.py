@@ -19,6 +19,7 @@ from typing import Any, Optional
 from experiments.markdown import count, three_digits
 from experiments.report import comparison
 from experiments.report.repeats import group, group_labels
+from experiments.run_folder.folder import completed
 from experiments.run_folder.reading import PARTITION, Run, is_accuracy, labels
 from tff_algos import durable_files
 from tff_algos.simulation import records
@@ -225,8 +226,10 @@ def _parts(run: Run) -> list[tuple[str, str, int]]:
 
 def _settings(run: Run) -> dict[str, str]:
   """Name to text of all that may make a run's numbers differ from another's."""
-  flags = {k: v for k, v in run.flags.items() if k not in _NOT_SETTINGS}
-  return {name: _text(value) for name, value in {**flags, **run.hparams}.items()}
+  every = completed("flags", run.flags)
+  flags = {k: v for k, v in every.items() if k not in _NOT_SETTINGS}
+  hparams = completed("hparams", run.hparams)
+  return {name: _text(value) for name, value in {**flags, **hparams}.items()}
 
 
 def _differing(settings: Iterable[Mapping[str, str]]) -> list[str]:

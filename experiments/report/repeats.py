@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
-from experiments.run_folder.folder import FREE_SETTINGS
+from experiments.run_folder.folder import FREE_SETTINGS, completed
 from experiments.run_folder.reading import Run, labels
 
 
@@ -68,10 +68,12 @@ def group_labels(groups: Sequence[Repeats]) -> list[str]:
 
 def _settings(run: Run) -> str:
   free = {"seed", *(name.partition(".")[2] for name in FREE_SETTINGS)}
-  flags = {name: value for name, value in run.flags.items() if name not in free}
+  every = completed("flags", run.flags)
+  flags = {name: value for name, value in every.items() if name not in free}
+  hparams = completed("hparams", run.hparams)
   # Who is held out, and so who trains, is drawn by the seed.
   data = {name: value for name, value in run.data.items() if name != "training"}
-  same = [flags, run.hparams, data, run.model, run.code, run.metric]
+  same = [flags, hparams, data, run.model, run.code, run.metric]
   return json.dumps(same, sort_keys=True)
 
 

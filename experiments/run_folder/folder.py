@@ -49,10 +49,15 @@ FREE_SETTINGS = frozenset(
 )
 
 # What a folder that does not name it was made with: an older version wrote it.
-_BEFORE: Mapping[str, Any] = {
-  "flags.loss_epsilon": 0.0,
-  "flags.mixed_precision": False,
-  "hparams.server_dual": "mean",
+_BEFORE: Mapping[str, Mapping[str, Any]] = {
+  "flags": {
+    **dict.fromkeys(("aggregator", "norm_limit", "learning_rate_schedule")),
+    **dict.fromkeys(("client_duration", "round_deadline")),
+    **dict.fromkeys(("held_out_clients", "eval_clients_every", "personalize_steps"), 0),
+    **dict.fromkeys(("dropout", "loss_epsilon"), 0.0),
+    "mixed_precision": False,
+  },
+  "hparams": {"server_dual": "mean"},
 }
 
 
@@ -285,12 +290,17 @@ def differences(
     before = held.get(heading)
     if not isinstance(settings, dict) or not isinstance(before, dict):
       continue
+    before = completed(heading, before)
     for name, value in settings.items():
-      key = f"{heading}.{name}"
-      old = before.get(name, _BEFORE.get(key, value))
-      if key not in free and old != value:
+      old = before.get(name, value)
+      if f"{heading}.{name}" not in free and old != value:
         found += _narrowed(name, old, value)
   return found
+
+
+def completed(heading: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+  """Settings under a heading with those that an older version did not write."""
+  return {**_BEFORE.get(heading, {}), **settings}
 
 
 def _as_held(manifest: Mapping[str, Any]) -> dict[str, Any]:

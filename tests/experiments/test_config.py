@@ -10,6 +10,7 @@ import pytest
 from programs import ROOT
 
 from experiments import config, training_flags
+from experiments.run_folder.folder import completed
 from tasks import registry as tasks_registry
 from tff_algos.aggregators import table as aggregators
 from tff_algos.algorithms import registry as algorithms_registry
@@ -218,6 +219,13 @@ def test_cosine_keeps_the_rounds_that_it_began_with(spec, found):
   assert made.learning_rate_schedule == found
   again = _make(held=dataclasses.asdict(made), rounds=60)
   assert again.learning_rate_schedule == found
+
+
+def test_what_older_folders_do_not_name_is_the_default():
+  """Their runs are repeats of those that name it, and go on as these."""
+  defaults = {f.name: f.default for f in dataclasses.fields(config.Config)}
+  added = completed("flags", {})
+  assert added and added.items() <= defaults.items()
 
 
 def test_nothing_ends_a_run_whose_rule_is_taken_away():

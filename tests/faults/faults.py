@@ -1832,6 +1832,13 @@ FAULTS = (
     _of("experiments/report/test_page.py", "without_accuracy"),
   ),
   Fault(
+    "compare: a run of an older version is another setting",
+    "experiments/report/repeats.py",
+    'completed("flags", run.flags)',
+    "run.flags",
+    _of("experiments/report/test_repeats.py", "older"),
+  ),
+  Fault(
     "sweep: the last of its wrong cells is named",
     "experiments/sweeps/running.py",
     "for (name, _), config in configs.items():\n    firsts",

@@ -222,7 +222,7 @@ def test_seeds_of_one_setting_are_together(write_run, tmp_path):
 
 
 def test_settings_unlike_those_of_other_runs_of_the_task_come_first(write_run, tmp_path):
-  flags = {"seed": 1, "run_dir": "a", "data_dir": None}
+  flags = {"seed": 1, "run_dir": "a", "data_dir": None, "dropout": 0.0}
   a = write_run(tmp_path / "a", flags=flags, hparams={"mu": 0.1, "epochs": 5})
   flags = {"seed": 3, "run_dir": "b", "data_dir": None}
   b = write_run(tmp_path / "b", flags=flags, hparams={"epochs": 5, "rule": ""})
@@ -236,7 +236,8 @@ def test_settings_unlike_those_of_other_runs_of_the_task_come_first(write_run, t
   assert "Unlike other runs" not in _details(described, 2)
   found = _details(described)
   assert found["Hyper-parameters"] == {"mu": "0.1", "epochs": "5"}
-  assert found["Settings"] == {"algorithm": "fedavg", "task": "digits_cnn", "seed": "1"}
+  settings = {"algorithm": "fedavg", "task": "digits_cnn", "seed": "1", "dropout": "0.0"}
+  assert found["Settings"] == settings
 
 
 def test_details_say_what_a_run_was_made_by(write_run, tmp_path):

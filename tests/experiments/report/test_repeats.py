@@ -58,6 +58,19 @@ def test_megabytes_of_their_mean_are_those_of_its_rounds(write_run, tmp_path):
   assert repeats.mean.megabytes == pytest.approx([3, 4])  # 2 and 3, 4 and 5.
 
 
+def test_a_run_of_an_older_version_repeats_one_that_names_more(write_run, tmp_path):
+  """What it does not name it did not do; FedDyn's dual was the mean."""
+  old = _run(write_run, tmp_path, "a_seed0", seed=0)
+  new = dict(dropout=0.0, mixed_precision=False, aggregator=None)
+  dual = {"server_dual": "mean"}
+  found = group([old, _run(write_run, tmp_path, "a_seed1", seed=1, hparams=dual, **new)])
+  assert [r.mean.name for r in found] == ["a"]
+  other = [dict(mixed_precision=True), dict(hparams={"server_dual": "sum"})]
+  for k, given in enumerate(other, 2):
+    run = _run(write_run, tmp_path, f"b_seed{k}", seed=k, **given)
+    assert len(group([old, run])) == 2
+
+
 @pytest.mark.parametrize(
   "other",
   [

@@ -191,6 +191,12 @@ def test_what_an_older_version_can_have_had_alone_is_compared(begun):
   assert begun.check(_changed("flags", loss_epsilon=0.0))
   with pytest.raises(InputError, match=r"with loss_epsilon=0.0, not 0.1: "):
     begun.check(_changed("flags", loss_epsilon=0.1))
+  assert begun.check(_changed("flags", norm_limit=None, mixed_precision=False))
+  with pytest.raises(InputError, match=r"with norm_limit=None, not 10: "):
+    begun.check(_changed("flags", norm_limit=10))
+  assert begun.check(_changed("hparams", server_dual="mean", a_new_one=2))
+  with pytest.raises(InputError, match=r"with server_dual='mean', not 'sum': "):
+    begun.check(_changed("hparams", server_dual="sum"))
 
 
 @pytest.mark.parametrize(
