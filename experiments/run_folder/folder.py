@@ -52,7 +52,7 @@ FREE_SETTINGS = frozenset(
 _BEFORE: Mapping[str, Mapping[str, Any]] = {
   "flags": {
     **dict.fromkeys(("aggregator", "norm_limit", "learning_rate_schedule")),
-    **dict.fromkeys(("client_duration", "round_deadline")),
+    **dict.fromkeys(("client_duration", "round_deadline", "clients_per_part")),
     **dict.fromkeys(("held_out_clients", "eval_clients_every", "personalize_steps"), 0),
     **dict.fromkeys(("dropout", "loss_epsilon"), 0.0),
     "mixed_precision": False,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import re
 
 import pytest
 
+from experiments.config import Config
 from experiments.papers import fedagg, fedavg, fedgg, fedreg, twafl
 from experiments.report import comparison, page
+from experiments.run_folder.folder import FREE_SETTINGS, completed
 from experiments.run_folder.reading import Run, read_runs
 from experiments.tables.cells import Settings, curves_of, unfinished
 from experiments.tables.model import cells_of
@@ -37,6 +40,14 @@ def test_every_run_is_read(runs):
     assert run.sessions[-1]["versions"]["numpy"] and run.sessions[-1]["git_commit"]
     assert run.model["num_weights"] > 0 and run.data["examples"] > 0
     assert run.records and run.hparams
+
+
+def test_what_older_runs_do_not_name_is_known(runs):
+  """Of each setting that numbers depend on, so that it is compared."""
+  names = {field.name for field in dataclasses.fields(Config)}
+  names -= {name.removeprefix("flags.") for name in FREE_SETTINGS}
+  for run in runs:
+    assert names <= completed("flags", run.flags).keys(), run.folder
 
 
 def test_every_run_is_shown(runs, read_table):
