@@ -29,6 +29,7 @@ from absl import flags
 
 from experiments import command_line
 from experiments.report import comparison, differences, run_flags
+from experiments.run_folder import reading
 from tff_algos.errors import InputError, InputWarning
 
 _SMOOTH = flags.DEFINE_integer(
@@ -64,9 +65,10 @@ def main() -> None:
   asked = run_flags.read_flags(b"\x89PNG")
   if not asked.out.endswith(".png"):
     raise InputError(f"{asked.out} is to be a picture: let it end in .png.")
-  measure = comparison.default_measure(asked.runs)
-  if _METRIC.value is not None:
-    measure = comparison.parse_measure(_METRIC.value)
+  metrics = _METRIC.value
+  if metrics is None:
+    metrics = [reading.default_metric(asked.runs)]
+  measure = comparison.parse_measure(metrics)
   if asked.target is not None and not measure.of_accuracy:
     raise InputError(f"target_accuracy is about accuracy, not {measure.words}.")
   spans = None

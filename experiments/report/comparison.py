@@ -77,14 +77,6 @@ def parse_measure(metrics: Sequence[str]) -> Measure:
 
 
 BY_ACCURACY = parse_measure(["test_accuracy"])
-_BY_LOSS = parse_measure(["test_loss"])
-
-
-def default_measure(runs: Sequence[Run]) -> Measure:
-  """Test accuracy; the test loss where that was measured and no accuracy."""
-  of_loss = any(_BY_LOSS.of(run).rounds for run in runs)
-  has_accuracy = any(BY_ACCURACY.of(run).rounds for run in runs)
-  return _BY_LOSS if of_loss and not has_accuracy else BY_ACCURACY
 
 
 def table(

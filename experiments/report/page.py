@@ -17,10 +17,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 from experiments.markdown import count, three_digits
-from experiments.report import comparison
 from experiments.report.repeats import group, group_labels
 from experiments.run_folder.folder import completed
-from experiments.run_folder.reading import PARTITION, Run, is_accuracy, labels
+from experiments.run_folder.reading import (
+  PARTITION,
+  Run,
+  default_metric,
+  is_accuracy,
+  labels,
+)
 from tff_algos import durable_files
 from tff_algos.simulation import records
 
@@ -91,8 +96,8 @@ def describe(
   labels_of: dict[int, str] = {}
   measured: dict[int, Run] = {}
   for task, places in by_task.items():
-    measure = comparison.default_measure([runs[place] for place in places])
-    measured.update((place, measure.of(runs[place])) for place in places)
+    metric = default_metric(runs[place] for place in places)
+    measured.update((place, runs[place].of_metric(metric)) for place in places)
     settings = {place: _settings(runs[place]) for place in places}
     labels_of.update(zip(places, labels([runs[place] for place in places])))
     differing = _differing(settings.values())
@@ -101,7 +106,7 @@ def describe(
     groups.append(
       {
         "title": task,
-        "of_loss": not measure.of_accuracy,
+        "of_loss": not is_accuracy(metric),
         "runs": places,
         "settings": _repeats(runs, places),
         "splits": _splits(runs, places),
@@ -170,8 +175,7 @@ def _thin(points: list[tuple]) -> list[tuple]:
 
 def _row(run: Run, target: Optional[float]) -> dict[str, tuple[str, Any]]:
   """Column to the cell's text and what it is sorted by."""
-  summary = run.summarize(target, run.metric)
-  of_loss = not is_accuracy(run.metric)
+  summary = run.summarize(target)
 
   def number(value: Optional[float], form: str) -> tuple[str, Optional[float]]:
     value = _finite(value)
@@ -189,7 +193,7 @@ def _row(run: Run, target: Optional[float]) -> dict[str, tuple[str, Any]]:
     "task": (_comparable(run),) * 2,
     "best accuracy": percent(summary.get("best_accuracy")),
     "least test loss": number(summary.get("best_loss"), "{:.4g}"),
-    "in round": number(summary[f"best_{'loss' if of_loss else 'accuracy'}_round"], "{}"),
+    "in round": number(summary[f"best_{run.metric.removeprefix('test_')}_round"], "{}"),
     "final accuracy": percent(summary.get("final_accuracy")),
     "final test loss": number(summary.get("final_loss"), "{:.4g}"),
     "rounds": (str(done) if planned == done else f"{done} of {planned}", done),

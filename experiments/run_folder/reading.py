@@ -68,22 +68,27 @@ class Run:
     """The same run with the values of another column."""
     return dataclasses.replace(self, metric=metric, **_measured(self.records, metric))
 
-  def summarize(
-    self, target: Optional[float] = None, metric: str = "test_accuracy"
-  ) -> dict[str, Any]:
-    """The rounds in a few numbers.
+  def summarize(self, target: Optional[float] = None) -> dict[str, Any]:
+    """The rounds in a few numbers, by the run's metric.
 
     Args:
-      target: The accuracy to reach, 0..1; None: the run's own.
-      metric: As of `records.summarize`; without accuracy there is no target.
+      target: The accuracy to reach, 0..1; None: the run's own. Of another metric than
+        accuracy there is none.
 
     Returns:
       As `records.summarize`, of the rounds that metrics.csv has: a run that has not
       ended has no summary.json.
     """
     target = self.target if target is None else target
-    of_accuracy = target if is_accuracy(metric) else None
-    return records.summarize(self.records, metric=metric, target=of_accuracy)
+    of_accuracy = target if is_accuracy(self.metric) else None
+    return records.summarize(self.records, metric=self.metric, target=of_accuracy)
+
+
+def default_metric(runs: Iterable[Run]) -> str:
+  """test_accuracy, or test_loss where that was measured and in no run the accuracy."""
+  measured = {name for run in runs for record in run.records for name in record}
+  of_loss = "test_loss" in measured and "test_accuracy" not in measured
+  return "test_loss" if of_loss else "test_accuracy"
 
 
 def is_accuracy(metric: str) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 from experiments.markdown import count
-from experiments.run_folder.reading import Run
+from experiments.run_folder.reading import Run, default_metric
 
 
 class Curve(NamedTuple):
@@ -58,8 +58,7 @@ def first_rounds(run: Run, rounds: int) -> Optional[Curve]:
   whose algorithm has no test accuracy has no evaluated rounds.
   """
   records = [record for record in run.records if record["round"] <= rounds]
-  of_loss = all(r.get("test_accuracy") is None for r in run.records)
-  metric = "test_loss" if of_loss else "test_accuracy"
+  metric = default_metric([run])
   measured = [r for r in records if r.get(metric) is not None]
   is_measured_later = any(r.get(metric) is not None for r in run.records)
   if len(records) < rounds or (is_measured_later and not measured):

@@ -160,7 +160,8 @@ def write_figure(item: Figure, key: str, settings: Settings) -> list[str]:
   drawn: dict[str, list[pictures.Line]] = {}
   records_, lines = [], []
   curves = {cell.name: curves_of(cell, settings) for cell in cells_of(item)}
-  of_loss = any(curves.values()) and not has_accuracy(itertools.chain(*curves.values()))
+  every = [*itertools.chain(*curves.values())]
+  of_loss = any(curve.rounds for curve in every) and not has_accuracy(every)
   columns = (_LEAST_LOSS,) if of_loss else (_BEST, _FINAL)
   for panel in item.panels:
     for label, cell in panel.curves.items():

@@ -30,7 +30,7 @@ def as_array(name: str, what: str, values: Any) -> NDArray[Any]:
     ) from error
 
 
-def check_number(name: str, labels: NDArray[Any]) -> int:
+def check_examples(name: str, labels: NDArray[Any]) -> int:
   """The number of examples, of whose labels nothing else matters, if there are any."""
   labels = as_array(name, "labels", labels)
   if not labels.ndim or not labels.size:

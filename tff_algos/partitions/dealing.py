@@ -29,7 +29,7 @@ def iid(labels: NDArray[Any], num_clients: int, *, seed: int) -> Partition:
   Raises:
     InputError: an argument is outside its range.
   """
-  num_examples = arguments.check_number("iid", labels)
+  num_examples = arguments.check_examples("iid", labels)
   arguments.check_sizes("iid", num_examples, num_clients)
   rng = arguments.generator("iid", seed)
   owner = rng.permutation(np.arange(num_examples) % num_clients)
@@ -62,7 +62,7 @@ def natural(
   Raises:
     InputError: an argument is outside its range, or the data have no groups.
   """
-  num_examples = arguments.check_number("natural", labels)
+  num_examples = arguments.check_examples("natural", labels)
   check_whole_number("natural: num_clients", num_clients, 1)
   if groups is None:
     raise InputError(
