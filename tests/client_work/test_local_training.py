@@ -493,15 +493,18 @@ def _noisy() -> functional.Model:
   return dataclasses.replace(_MODEL, predict=predict)
 
 
+# Of a loop that TensorFlow runs, a tensor.
+@pytest.mark.parametrize("number", [int, tf.constant], ids=["int", "tensor"])
 @pytest.mark.parametrize("n, batch_size", [(7, 3), (6, 3), (2, 5), (5, None)])
-def test_epochs_one_by_one_are_all_at_once_bit_for_bit(n, batch_size):
+def test_epochs_one_by_one_are_all_at_once_bit_for_bit(n, batch_size, number):
   examples = _examples(n)
   hparams = LocalSgd(epochs=3, batch_size=batch_size, learning_rate=0.02)
   model = _noisy()
   whole = _train(examples, hparams, model=model)
   weights, losses, num_steps, num_seen = _START, [], 0, 0
   for epoch in range(hparams.epochs):
-    part = _train(examples, hparams, start=weights, model=model, only_epoch=epoch)
+    one = number(epoch)
+    part = _train(examples, hparams, start=weights, model=model, only_epoch=one)
     weights = part.weights
     losses.append(part.loss.numpy())
     num_steps, num_seen = num_steps + part.num_steps, num_seen + part.num_seen

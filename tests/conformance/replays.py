@@ -311,7 +311,10 @@ def _fed_agg_extra(algorithm):
   known = algorithm.estimates
   if known is None:
     return []
-  return [True, *(a for weights in (*known.phi1, *known.drifts) for a in weights)]
+  rows = [
+    np.stack(epochs) for term in (known.phi1, known.drifts) for epochs in zip(*term)
+  ]
+  return [True, *rows]
 
 
 def _fed_reg(modified_gradient: bool):

@@ -117,7 +117,7 @@ def test_dropped_client_may_come_back(federate, name):
 
 
 def test_rates_whose_products_overflow_are_those_without_an_estimate():
-  huge = tuple((tf.fill([3], 1.5e19),) for _ in range(3))
+  huge = (tf.fill([3, 3], 1.5e19),)
   h = fed_agg.FedAggHparams(epochs=3, learning_rate=0.03)
   np.testing.assert_array_equal(
     fed_agg.learning_rates(huge, huge, h), np.full(3, np.float32(0.03))
@@ -133,8 +133,7 @@ def test_rates_whose_products_overflow_are_those_without_an_estimate():
 )
 def test_rates_of_which_one_product_overflows_are_those_without_an_estimate(steps):
   h = fed_agg.FedAggHparams(epochs=3, learning_rate=0.03)
-  steps = tuple((tf.constant(step),) for step in steps)
-  small = tuple((tf.fill([3], 1e-3),) for _ in steps)
+  small = (tf.fill([3, 3], 1e-3),)
   np.testing.assert_array_equal(
-    fed_agg.learning_rates(steps, small, h), np.full(3, np.float32(0.03))
+    fed_agg.learning_rates((tf.constant(steps),), small, h), np.full(3, np.float32(0.03))
   )

@@ -268,9 +268,37 @@ FAULTS = (
   Fault(
     "fedagg: later epochs are not counted",
     f"{_ALGORITHMS}fed_agg.py",
-    "count - max(k, m) for m",
-    "1 for m",
+    "count - tf.maximum(epochs[:, tf.newaxis], epochs)",
+    "tf.ones([count, count])",
     _replay("fedagg"),
+  ),
+  Fault(
+    "fedagg: drifts of the epochs before",
+    f"{_ALGORITHMS}fed_agg.py",
+    "_dots(steps, drifts), 0, -1)",
+    "_dots(steps, drifts), -1, 0)",
+    _replay("fedagg"),
+  ),
+  Fault(
+    "fedagg: the local model of the last epoch's trace",
+    f"{_ALGORITHMS}fed_agg.py",
+    "return local_training.note(whole), phi1, phi2",
+    "return whole, phi1, phi2",
+    _of("diagnostics/test_forgetting.py", "after_all_epochs"),
+  ),
+  Fault(
+    "blocks: clients are sorted by a condition that is the same for all",
+    "tff_algos/runtimes/private_apis.py",
+    "        and not is_seen\n",
+    "",
+    _of("runtimes/test_vectorised_forms.py", "traced_once"),
+  ),
+  Fault(
+    "blocks: bodies of loops are traced as often as by TensorFlow",
+    "tff_algos/runtimes/private_apis.py",
+    "if given.t.dtype.is_floating",
+    "if False",
+    _of("runtimes/test_vectorised_forms.py", "traced_once"),
   ),
   Fault(
     "fedagg: rates without an upper end",
@@ -1701,8 +1729,8 @@ FAULTS = (
   Fault(
     "fedagg: the loss of the first epoch only",
     f"{_ALGORITHMS}fed_agg.py",
-    "loss=tf.add_n([r.loss for r in results])",
-    "loss=num_epochs * results[0].loss",
+    "sums += tf.stack([",
+    "sums = tf.stack([",
     _of("conformance/test_reductions.py", "its_loss_too"),
   ),
   Fault(

@@ -237,6 +237,48 @@ def test_vectorised_places_of_the_largest_are_of_the_type_that_is_asked_for():
   np.testing.assert_array_equal(found, [[1, 2], [2, 0]])
 
 
+def _until(limit: tf.Tensor, step: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+  """A loop within a loop, from a total that is the same for all."""
+
+  def work(own):
+    def outer(place, total):
+      _, more = tf.while_loop(
+        lambda inner, _: inner < 2.0 * limit,
+        lambda inner, more: (inner + step(own), more * own + 1.0),
+        (0.0, total),
+      )
+      return place + 1, more
+
+    return tf.while_loop(lambda place, _: place < 3, outer, (0, tf.zeros([2])))[1]
+
+  return work
+
+
+def test_bodies_of_loops_are_traced_once(monkeypatch):
+  traced, convert = [], private_apis._pfor.WhileV2.__call__
+
+  def count(loop):
+    traced.append(loop)
+    return convert(loop)
+
+  monkeypatch.setattr(private_apis._pfor.WhileV2, "__call__", count)
+  function = tf.function(_all_at_once(_until(tf.constant(2.0), lambda own: 1.0)))
+  graph = function.get_concrete_function(tf.TensorSpec([5])).graph.as_graph_def()
+  assert len(traced) == 2
+  nodes = [node for body in graph.library.function for node in body.node_def]
+  # By which clients are sorted where their loops end apart.
+  assert "DynamicPartition" not in {node.op for node in nodes}
+
+
+@pytest.mark.parametrize("is_own", [False, True], ids=["together", "each its own"])
+def test_vectorised_loops_within_loops_end_when_they_would(is_own):
+  values = np.abs(_draw(5)) + 0.1
+  work = _until(tf.constant(1.5), lambda own: own if is_own else tf.constant(0.7))
+  found = tf.function(_all_at_once(work))(values)
+  expected = [work(value) for value in values]
+  np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
 def test_choices_within_choices_are_traced_as_often_as_by_tensorflow():
   """Once more for the outermost; four times at each level would be 256 times."""
 

@@ -107,7 +107,7 @@ class FedAggHparams(PlainSgd):
 
 
 class _MeanField(NamedTuple):
-  """Estimates for a round, one entry for each epoch; parts of what is sent.
+  """Estimates for a round, parts of what is sent; arrays (L, ...), a row an epoch.
 
   Attributes:
     is_known: Whether there are any; a client without trains by plain SGD.
@@ -116,13 +116,11 @@ class _MeanField(NamedTuple):
   """
 
   is_known: Any
-  phi1: tuple[Weights, ...]
-  phi2: tuple[Weights, ...]
+  phi1: Weights
+  phi2: Weights
 
 
-def learning_rates(
-  steps: tuple[Weights, ...], drifts: tuple[Weights, ...], h: FedAggHparams
-) -> tf.Tensor:
+def learning_rates(steps: Weights, drifts: Weights, h: FedAggHparams) -> tf.Tensor:
   """The L learning rates that minimise a client's objective [derived].
 
   eta_l = eta_ref + ((1 - alpha) / alpha) <p_l, sum_{r>l} (w_r - phi2(r))> with
@@ -133,19 +131,16 @@ def learning_rates(
   float32 cannot hold the products, `learning_rate` is taken [convention].
 
   Args:
-    steps: p_l, by what a learning rate of 1 moves a client in epoch l.
-    drifts: phi2(r) - x, r = 1..L.
+    steps: p_l, by what a learning rate of 1 moves a client in epoch l: arrays (L, ...).
+    drifts: phi2(r) - x, r = 1..L, likewise.
     h: The hyper-parameters.
   """
-  count = len(steps)
-  later = [drifts[-1]]
-  for drift in reversed(drifts[:-1]):
-    later.insert(0, tree_math.add(later[0], drift))
-  dots = [[tree_math.dot(p, q) for q in steps[: k + 1]] for k, p in enumerate(steps)]
-  products = [[dots[max(k, m)][min(k, m)] for m in range(count)] for k in range(count)]
-  remaining = [[count - max(k, m) for m in range(count)] for k in range(count)]
-  g = tf.stack([tf.stack(row) for row in products]) * tf.constant(remaining, tf.float32)
-  c = -tf.stack([tree_math.dot(p, d) for p, d in zip(steps, later)])
+  count = h.epochs
+  epochs = tf.range(count)
+  remaining = tf.cast(count - tf.maximum(epochs[:, tf.newaxis], epochs), tf.float32)
+  g = _dots(steps, steps) * remaining
+  # The drifts at an epoch's end and later: column r - 1 has phi2(r).
+  c = -tf.reduce_sum(tf.linalg.band_part(_dots(steps, drifts), 0, -1), axis=1)
   anchor = h.alpha * h.learning_rate if h.rule == "anchored" else 0.0
   system = h.alpha * tf.eye(count) + (1 - h.alpha) * g
   wanted = anchor + (1 - h.alpha) * c
@@ -156,6 +151,20 @@ def learning_rates(
   # With rates that are no numbers no client is accepted, and the estimates stay.
   rates = tf.where(is_held & tf.math.is_finite(rates), rates, h.learning_rate)
   return tf.clip_by_value(rates, 0.0, h.max_learning_rate)
+
+
+def _dots(a: Weights, b: Weights) -> tf.Tensor:
+  """The inner products of the rows of both, float32 (L, L), of arrays (L, ...)."""
+  rows = ([tf.reshape(x, [x.shape[0], -1]) for x in weights] for weights in (a, b))
+  products = [tf.matmul(x, y, transpose_b=True) for x, y in zip(*rows)]
+  return tf.reduce_sum(tf.stack(products), axis=0)
+
+
+def _with_row(rows: Weights, place: tf.Tensor, row: Weights) -> Weights:
+  """The arrays (L, ...) with another row at a place, in the memory that they have."""
+  return tuple(
+    tf.tensor_scatter_nd_update(a, [[place]], b[tf.newaxis]) for a, b in zip(rows, row)
+  )
 
 
 def build_fed_agg(
@@ -186,11 +195,14 @@ def build_fed_agg(
   num_epochs = hparams.epochs
   from_previous = hparams.estimates == "previous_round"
 
+  def zeros_of_epochs(weights: Weights) -> Weights:
+    return tuple(tf.zeros([num_epochs, *w.shape]) for w in weights)
+
   def init_server() -> _MeanField | tuple[()]:
     if not from_previous:
       return ()
-    zeros = tree_math.zeros_like(model.initial_weights)
-    return _MeanField(tf.constant(False), (zeros,) * num_epochs, (zeros,) * num_epochs)
+    zeros = zeros_of_epochs(model.initial_weights)
+    return _MeanField(tf.constant(False), zeros, zeros)
 
   def distribute(variables: rounds.ServerVariables) -> rounds.Parts:
     parts = OrderedDict(model=variables.model)
@@ -207,12 +219,12 @@ def build_fed_agg(
     steps = field.phi1
     if h.planned_steps == "all":
       count = tf.cast(local_training.steps_of_epoch(examples, h), tf.float32)
-      steps = tuple(tuple(count * p for p in phi1) for phi1 in steps)
+      steps = tuple(count * p for p in steps)
     return tf.where(field.is_known, learning_rates(steps, field.phi2, h), first)
 
   def train(
     received: rounds.Parts, examples: Examples, seed: tf.Tensor, h: FedAggHparams
-  ) -> tuple[local_training.LocalResult, tuple[Weights, ...], tuple[Weights, ...]]:
+  ) -> tuple[local_training.LocalResult, Weights, Weights]:
     """One round's training: its result, and the client's own phi1 and phi2."""
     start = received["model"]
     field = None
@@ -221,15 +233,19 @@ def build_fed_agg(
       field = _MeanField(is_known, received["phi1"], received["phi2"])
     rates = planned_rates(field, examples, h)
 
-    def run_epoch(epoch: int, weights: Weights) -> local_training.LocalResult:
+    def run_epoch(epoch: tf.Tensor, weights: Weights) -> local_training.LocalResult:
+      shared: Weights = ()
+      if field is not None and h.direction == "aggregated":
+        shared = tuple(p[epoch] for p in field.phi1)
+
       def record(
         gradient: Weights, weights: Weights, total: Weights
       ) -> tuple[Weights, Weights]:
         total = tree_math.add(total, gradient)
-        if field is None or h.direction == "local":
+        if field is None or not shared:
           return gradient, total
-        shared = zip(field.phi1[epoch], gradient)
-        return tuple(tf.where(field.is_known, p, g) for p, g in shared), total
+        pairs = zip(shared, gradient)
+        return tuple(tf.where(field.is_known, p, g) for p, g in pairs), total
 
       return local_training.train_client(
         model,
@@ -242,20 +258,30 @@ def build_fed_agg(
         only_epoch=epoch,
       )
 
-    weights, results, phi1 = start, [], []
-    for epoch in range(num_epochs):
-      results.append(run_epoch(epoch, weights))
+    def body(
+      epoch: tf.Tensor, weights: Weights, sums: tf.Tensor, phi1: Weights, phi2: Weights
+    ) -> tuple[tf.Tensor, Weights, tf.Tensor, Weights, Weights]:
+      result = run_epoch(epoch, weights)
       if h.epoch_gradient == "full":
-        phi1.append(gradients.full_gradient(model, weights, examples, seed)[0])
+        gradient, _ = gradients.full_gradient(model, weights, examples, seed)
       else:
-        phi1.append(tuple(g / results[-1].num_steps for g in results[-1].carry))
-      weights = results[-1].weights
-    whole = results[-1]._replace(
-      loss=tf.add_n([r.loss for r in results]),
-      num_seen=tf.add_n([r.num_seen for r in results]),
+        gradient = tuple(g / result.num_steps for g in result.carry)
+      drift = tree_math.subtract(result.weights, start)
+      sums += tf.stack([result.num_steps, result.loss, result.num_seen])
+      phi1, phi2 = _with_row(phi1, epoch, gradient), _with_row(phi2, epoch, drift)
+      return epoch + 1, result.weights, sums, phi1, phi2
+
+    # A loop, as many epochs that are traced one by one take TensorFlow long.
+    none = zeros_of_epochs(start)
+    _, weights, sums, phi1, phi2 = tf.while_loop(
+      lambda epoch, *_: epoch < num_epochs,
+      body,
+      (tf.constant(0), start, tf.zeros([3]), none, none),
+      parallel_iterations=1,
     )
-    phi2 = tuple(tree_math.subtract(r.weights, start) for r in results)
-    return whole, tuple(phi1), phi2
+    num_steps, loss, num_seen = tf.unstack(sums)
+    whole = local_training.LocalResult(weights, num_steps, loss, num_seen, carry=())
+    return local_training.note(whole), phi1, phi2
 
   def build_client_update(*, is_estimate: bool) -> rounds.ClientUpdate:
     def client_update(
@@ -270,13 +296,13 @@ def build_fed_agg(
         h.client_weighting, received["model"], result, examples, client_state
       )
       if is_estimate:
-        parts = dict(phi1=phi1, phi2=phi2)
+        sent = OrderedDict(phi1=phi1, phi2=phi2)
       elif from_previous:
-        # The last of phi2 is what the model's update says too.
-        parts = dict(update.message, phi1=phi1, phi2=phi2[:-1])
+        sent = OrderedDict(update.message, phi1=phi1)
+        if num_epochs > 1:  # The last of phi2 is what the model's update says too.
+          sent["phi2"] = tuple(p[:-1] for p in phi2)
       else:
         return update
-      sent = OrderedDict((name, part) for name, part in parts.items() if part)
       weight = dict.fromkeys(sent, update.weight["model"])
       return update._replace(message=sent, weight=weight)
 
@@ -291,7 +317,9 @@ def build_fed_agg(
     del num_clients, h
     extra, change = variables.extra, aggregate["model"]
     if from_previous:
-      phi2 = (*aggregate.get("phi2", ()), change)
+      phi2 = tuple(c[tf.newaxis] for c in change)
+      if num_epochs > 1:
+        phi2 = tuple(tf.concat(p, 0) for p in zip(aggregate["phi2"], phi2))
       extra = _MeanField(tf.constant(True), aggregate["phi1"], phi2)
     return rounds.ServerVariables(tree_math.add(variables.model, change), extra)
 

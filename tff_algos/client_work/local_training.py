@@ -92,7 +92,7 @@ _NOTED: contextvars.ContextVar[Optional[list[LocalResult]]] = contextvars.Contex
 
 @contextlib.contextmanager
 def noting() -> Iterator[list[LocalResult]]:
-  """Within this a list has the result of each call of `train_client`, as it is traced.
+  """Within this a list has what is given to `note`, as it is traced.
 
   Of a client's local model it is the one place: what is sent may be scaled.
   """
@@ -102,6 +102,17 @@ def noting() -> Iterator[list[LocalResult]]:
     yield results
   finally:
     _NOTED.reset(token)
+
+
+def note(result: LocalResult) -> LocalResult:
+  """What it is given, which the last call says is all that a client's training leaves.
+
+  `train_client` ends with it; whoever calls that in a loop of its own calls it again.
+  """
+  noted = _NOTED.get()
+  if noted is not None:
+    noted.append(result)
+  return result
 
 
 def batch_order(seed: tf.Tensor, num_examples: tf.Tensor, epochs: int) -> tf.Tensor:
@@ -135,7 +146,7 @@ def train_client(
   note_direction: Optional[NoteDirection] = None,
   after_step: Optional[AfterStep] = None,
   carry: Any = (),
-  only_epoch: Optional[int] = None,
+  only_epoch: Optional[int | tf.Tensor] = None,
 ) -> LocalResult:
   """Trains on one client's examples by mini-batch SGD; the last short batch is kept.
 
@@ -161,7 +172,8 @@ def train_client(
       `-learning_rate * direction`; default: none.
     after_step: `(weights, Batch) -> weights`; default: none.
     carry: The first value of the algorithm's carry, a structure of tensors.
-    only_epoch: Takes the steps of this epoch alone, 0..epochs-1; default: of all.
+    only_epoch: Takes the steps of this epoch alone, 0..epochs-1, an int or int32 scalar;
+      default: of all.
 
   Raises:
     InputError: What a function returns, or `pull`, is not of the weights' shapes.
@@ -183,7 +195,7 @@ def train_client(
   batch_size = n if hparams.batch_size is None else hparams.batch_size
   batches = steps_of_epoch(examples, hparams)
   order = batch_order(seed, n, hparams.epochs)
-  first_epoch = only_epoch or 0
+  first_epoch = 0 if only_epoch is None else only_epoch
   num_epochs = hparams.epochs if only_epoch is None else 1
   first_step, num_steps = first_epoch * batches, num_epochs * batches
 
@@ -238,10 +250,7 @@ def train_client(
     num_seen=tf.cast(num_epochs * n, tf.float32),
     carry=carry,
   )
-  noted = _NOTED.get()
-  if noted is not None:
-    noted.append(result)
-  return result
+  return note(result)
 
 
 def _two(who: str, wanted: str, found: Any) -> tuple[Any, Any]:

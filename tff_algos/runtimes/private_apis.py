@@ -247,6 +247,36 @@ def forms_where_all_take_the_same() -> dict[str, Callable[[Any], Any]]:
   return {operation: form_of(operation) for operation in ("If", "StatelessIf")}
 
 
+def forms_of_loops() -> dict[str, Callable[[Any], Any]]:
+  """Forms of `While` and `StatelessWhile` that trace a loop's body once, not three times.
+
+  TensorFlow traces it to see what comes to differ from client to client, again with that,
+  and again for good; of a loop within a loop that is nine times. Here floats that a body
+  changes are taken to differ from the start, as they nearly always do. Not those that the
+  condition looks at: if it differs, clients are sorted by it in each step. After an
+  upgrade: whether TensorFlow still traces bodies more than once.
+  """
+
+  def form_of(operation: str) -> Callable[[Any], Any]:
+    own_form = _pfor_converter_registry[operation]
+
+    def form(inputs: Any) -> Any:
+      loop = _pfor.WhileV2(inputs)
+      seen = [bool(i.consumers()) for i in loop._cond_func.graph.inputs]
+      inputs.stack_inputs(
+        place
+        for place, (given, is_seen) in enumerate(zip(inputs.inputs, seen))
+        if given.t.dtype.is_floating
+        and not is_seen
+        and place not in loop._body_pass_through_indices
+      )
+      return own_form(inputs)
+
+    return form
+
+  return {operation: form_of(operation) for operation in ("While", "StatelessWhile")}
+
+
 def forms_of_tensorflow(operations: Iterable[str]) -> dict[str, Callable[[Any], Any]]:
   """TensorFlow's own vectorised forms, as in `add_vectorised_form`."""
   return {operation: _pfor_converter_registry[operation] for operation in operations}

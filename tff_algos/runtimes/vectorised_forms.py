@@ -169,6 +169,7 @@ FORMS_FOR_OWN_INPUTS: Mapping[str, tuple[Optional[int], Callable[[Any], Any]]] =
     for form in private_apis.forms_of_tensorflow([name]).values()
   },
   **{n: (0, form) for n, form in private_apis.forms_where_all_take_the_same().items()},
+  **{n: (None, form) for n, form in private_apis.forms_of_loops().items()},
   **{
     name: (None, _in_own_segments(form))
     for name, form in private_apis.forms_of_tensorflow(
