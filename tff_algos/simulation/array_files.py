@@ -61,7 +61,7 @@ def load_structure(
   ):
     raise InputError(
       f"{what} holds other arrays than this run's model and algorithm have: it belongs "
-      "to another run."
+      "to another run, or is of another version of tff_algos."
     )
   return tree.unflatten_as(like, leaves)
 
