@@ -294,6 +294,13 @@ FAULTS = (
     _of("runtimes/test_vectorised_forms.py", "traced_once"),
   ),
   Fault(
+    "blocks: what a loop sets to one value for all has no form",
+    "tff_algos/runtimes/private_apis.py",
+    "if given.is_stacked and not output.is_stacked",
+    "if False",
+    _of("runtimes/test_vectorised_forms.py", "one_for_all"),
+  ),
+  Fault(
     "blocks: bodies of loops are traced as often as by TensorFlow",
     "tff_algos/runtimes/private_apis.py",
     "if given.t.dtype.is_floating",

@@ -10,6 +10,8 @@ import tensorflow as tf
 
 from tff_algos.runtimes import private_apis, vectorised_forms
 
+_F = tf.float32
+
 
 def _all_at_once(work: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
   def run(*own):
@@ -277,6 +279,22 @@ def test_vectorised_loops_within_loops_end_when_they_would(is_own):
   found = tf.function(_all_at_once(work))(values)
   expected = [work(value) for value in values]
   np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("is_own", [False, True], ids=["one for all", "each its own"])
+def test_vectorised_loops_may_set_what_differed_to_one_for_all(is_own):
+  def work(own):
+    return tf.while_loop(
+      lambda step, *_: step < 3,
+      lambda step, total, rate: (step + 1, total + rate * own, 1 / tf.cast(step + 1, _F)),
+      (0, own, own if is_own else tf.constant(0.5)),
+    )[1:]
+
+  values = _draw(5)
+  found = tf.function(_all_at_once(work))(values)
+  expected = zip(*(work(value) for value in values))
+  for a, b in zip(found, expected):
+    np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
 def test_choices_within_choices_are_traced_as_often_as_by_tensorflow():

@@ -252,9 +252,11 @@ def forms_of_loops() -> dict[str, Callable[[Any], Any]]:
 
   TensorFlow traces it to see what comes to differ from client to client, again with that,
   and again for good; of a loop within a loop that is nine times. Here floats that a body
-  changes are taken to differ from the start, as they nearly always do. Not those that the
-  condition looks at: if it differs, clients are sorted by it in each step. After an
-  upgrade: whether TensorFlow still traces bodies more than once.
+  changes are taken to differ from the start, as they nearly always do, and what a body
+  gives in their place is stacked: without that TensorFlow has no form of loops in which
+  something ceases to differ. Not those that the condition looks at: if it differs,
+  clients are sorted by it in each step. After an upgrade: whether TensorFlow still traces
+  bodies more than once, and still has them traced by `_convert_function_call`.
   """
 
   def form_of(operation: str) -> Callable[[Any], Any]:
@@ -262,6 +264,7 @@ def forms_of_loops() -> dict[str, Callable[[Any], Any]]:
 
     def form(inputs: Any) -> Any:
       loop = _pfor.WhileV2(inputs)
+      _BODIES.add(loop._body_func.name)
       seen = [bool(i.consumers()) for i in loop._cond_func.graph.inputs]
       inputs.stack_inputs(
         place
@@ -321,7 +324,8 @@ def forms_for_own_inputs(
   with _FORMS:
     before = {name: registry[name] for name in forms if name in registry}
     registry.update({n: choose(before.get(n), *given) for n, given in forms.items()})
-    of_tensorflow = _pfor.def_function
+    of_tensorflow, convert = _pfor.def_function, _pfor._convert_function_call
+    _pfor._convert_function_call = functools.partial(_as_stacked_as_before, convert)
     plain = functools.partial(of_tensorflow.function, autograph=False)
     _pfor.def_function = types.SimpleNamespace(function=plain)
     make_to_broadcast = _PforInput.expanddim_inputs_for_broadcast
@@ -332,13 +336,32 @@ def forms_for_own_inputs(
       yield
     finally:
       _PforInput.expanddim_inputs_for_broadcast = make_to_broadcast
-      _pfor.def_function = of_tensorflow
+      _pfor.def_function, _pfor._convert_function_call = of_tensorflow, convert
+      _BODIES.clear()
       for name in forms:
         del registry[name]
       registry.update(before)
 
 
 _FORMS = threading.Lock()
+
+# The names of the bodies of loops that are given a form in the trace that goes on.
+_BODIES: set[str] = set()
+
+
+def _as_stacked_as_before(
+  convert: Callable[..., list[Any]], function: Any, converter: Any, inputs: list[Any]
+) -> list[Any]:
+  """What a function gives; of a loop's body stacked where its inputs are."""
+  outputs = convert(function, converter, inputs)
+  if function.name not in _BODIES:
+    return outputs
+  return [
+    _pfor._stack(output.t, converter.loop_len_vector)
+    if given.is_stacked and not output.is_stacked
+    else output
+    for given, output in zip(inputs, outputs)
+  ]
 
 
 def _made_to_broadcast(inputs: Any, otherwise: Callable[[Any], None]) -> None:
