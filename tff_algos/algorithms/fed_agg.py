@@ -195,14 +195,13 @@ def build_fed_agg(
   num_epochs = hparams.epochs
   from_previous = hparams.estimates == "previous_round"
 
-  def zeros_of_epochs(weights: Weights) -> Weights:
-    return tuple(tf.zeros([num_epochs, *w.shape]) for w in weights)
+  def zeros_of_epochs() -> Weights:
+    return tuple(tf.zeros([num_epochs, *w.shape]) for w in model.initial_weights)
 
   def init_server() -> _MeanField | tuple[()]:
     if not from_previous:
       return ()
-    zeros = zeros_of_epochs(model.initial_weights)
-    return _MeanField(tf.constant(False), zeros, zeros)
+    return _MeanField(tf.constant(False), zeros_of_epochs(), zeros_of_epochs())
 
   def distribute(variables: rounds.ServerVariables) -> rounds.Parts:
     parts = OrderedDict(model=variables.model)
@@ -272,11 +271,10 @@ def build_fed_agg(
       return epoch + 1, result.weights, sums, phi1, phi2
 
     # A loop, as many epochs that are traced one by one take TensorFlow long.
-    none = zeros_of_epochs(start)
     _, weights, sums, phi1, phi2 = tf.while_loop(
       lambda epoch, *_: epoch < num_epochs,
       body,
-      (tf.constant(0), start, tf.zeros([3]), none, none),
+      (tf.constant(0), start, tf.zeros([3]), zeros_of_epochs(), zeros_of_epochs()),
       parallel_iterations=1,
     )
     num_steps, loss, num_seen = tf.unstack(sums)
