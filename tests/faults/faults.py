@@ -1323,7 +1323,7 @@ FAULTS = (
     "tff_algos/runtimes/vectorised_forms.py",
     '  "Squeeze": (0, _squeeze),',
     "",
-    _of("runtimes/test_blocks.py", "equals_one_client_after_another and clipping"),
+    _of("runtimes/test_vectorised_forms.py", "squeeze_keeps"),
   ),
   Fault(
     "blocks: fewer at once for good where sizes depended on values",
