@@ -10,8 +10,6 @@ import tensorflow as tf
 
 from tff_algos.runtimes import private_apis, vectorised_forms
 
-_F = tf.float32
-
 
 def _all_at_once(work: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
   def run(*own):
@@ -287,11 +285,11 @@ def test_vectorised_loops_within_loops_end_when_they_would(is_own):
 @pytest.mark.parametrize("is_own", [False, True], ids=["one for all", "each its own"])
 def test_vectorised_loops_may_set_what_differed_to_one_for_all(is_own):
   def work(own):
-    return tf.while_loop(
-      lambda step, *_: step < 3,
-      lambda step, total, rate: (step + 1, total + rate * own, 1 / tf.cast(step + 1, _F)),
-      (0, own, own if is_own else tf.constant(0.5)),
-    )[1:]
+    def body(step, total, rate):
+      return step + 1, total + rate * own, 1 / tf.cast(step + 1, tf.float32)
+
+    first = own if is_own else tf.constant(0.5)
+    return tf.while_loop(lambda step, *_: step < 3, body, (0, own, first))[1:]
 
   values = _draw(5)
   found = tf.function(_all_at_once(work))(values)

@@ -121,7 +121,7 @@ class _MeanField(NamedTuple):
 
 
 def learning_rates(steps: Weights, drifts: Weights, h: FedAggHparams) -> tf.Tensor:
-  """The L learning rates that minimise a client's objective [derived].
+  """The L learning rates, float32 (L,), that minimise a client's objective [derived].
 
   eta_l = eta_ref + ((1 - alpha) / alpha) <p_l, sum_{r>l} (w_r - phi2(r))> with
   w_r = x - sum_{m<r} eta_m p_m, which is the linear system

@@ -256,7 +256,8 @@ def forms_of_loops() -> dict[str, Callable[[Any], Any]]:
   gives in their place is stacked: without that TensorFlow has no form of loops in which
   something ceases to differ. Not those that the condition looks at: if it differs,
   clients are sorted by it in each step. After an upgrade: whether TensorFlow still traces
-  bodies more than once, and still has them traced by `_convert_function_call`.
+  bodies more than once, and still has them traced by `_convert_function_call`, which
+  `forms_for_own_inputs` replaces meanwhile.
   """
 
   def form_of(operation: str) -> Callable[[Any], Any]:
