@@ -238,6 +238,14 @@ FAULTS = (
     _replay("fedreg"),
   ),
   Fault(
+    "fedreg: each step of the pseudo data has a graph of its own",
+    f"{_CLIENT_WORK}pseudo_data.py",
+    "_, v = tf.while_loop(\n      lambda j, _: j < num_steps, step, (tf.constant(0), v), "
+    "parallel_iterations=1\n    )",
+    "for j in range(num_steps):\n      _, v = step(j, v)",
+    ("tests/conformance/test_graphs.py",),
+  ),
+  Fault(
     "fedreg_mg: nothing is hidden",
     f"{_ALGORITHMS}fed_reg.py",
     "gradient = remove_component(gradient, hidden)",

@@ -117,7 +117,9 @@ def make_pseudo_data(
 
     labels, v = twice(y[here]), twice(x[here])
     length = tf.reshape(tf.repeat(lengths, size), [-1, *ones])
-    for _ in range(num_steps):
+    within = limits and InputRange(*(twice(bound[here]) for bound in limits))
+
+    def step(j: tf.Tensor, v: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
       with tf.GradientTape() as tape:
         tape.watch(v)
         loss = tf.reduce_sum(model.example_losses(labels, predict(v)))
@@ -130,8 +132,13 @@ def make_pseudo_data(
       # Who differentiates all this, such as a gradient inversion, need not go through
       # the model: the sign's derivative is 0.
       v = v + length * tf.stop_gradient(tf.sign(gradient))
-      if limits is not None:
-        v = tf.clip_by_value(v, twice(limits.low[here]), twice(limits.high[here]))
+      if within is not None:
+        v = tf.clip_by_value(v, *within)
+      return j + 1, v
+
+    _, v = tf.while_loop(
+      lambda j, _: j < num_steps, step, (tf.constant(0), v), parallel_iterations=1
+    )
     chunk = first // at_once
     return (
       first + at_once,
