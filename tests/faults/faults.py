@@ -646,6 +646,13 @@ FAULTS = (
     _of("runtimes/test_in_process.py", "large_sums"),
   ),
   Fault(
+    "runtime: each thread has TensorFlow optimize a function for itself",
+    "tff_algos/runtimes/private_apis.py",
+    "          make_ready(given, context)\n",
+    "",
+    _of("runtimes/test_private_apis.py", "made_ready_once"),
+  ),
+  Fault(
     "programs: JAX is imported with TensorFlow",
     "tff_algos/preflight.py",
     'if package.name != "tensorflow" or "jax" in sys.modules:',

@@ -12,6 +12,7 @@ import threading
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_algos
@@ -109,3 +110,41 @@ def test_forms_for_own_inputs_are_for_one_thread_at_a_time():
     assert not entered.wait(0.2)
   assert entered.wait(30)
   other.join()
+
+
+def test_a_function_is_made_ready_once():
+  """By one of the threads that call it first, and not by each for itself."""
+  from tensorflow.python.eager import context as tf_context
+
+  def deep(x):
+    for _ in range(300):
+      x = tf.tanh(x @ x)
+    return [x]
+
+  traced = tf.function(deep, autograph=False)
+  call = private_apis.flat_call(
+    traced.get_concrete_function(tf.TensorSpec([None, None], tf.float32))
+  )
+  x, together, results = 0.5 * tf.eye(3), threading.Barrier(4), []
+
+  def work():
+    with private_apis.safe_for_threads():
+      together.wait()
+      results.extend(call(x))
+
+  threads = [threading.Thread(target=work) for _ in range(4)]
+  context = tf_context.context()
+  context.enable_graph_collection()
+  try:
+    for thread in threads:
+      thread.start()
+    for thread in threads:
+      thread.join()
+    graphs = context.export_run_metadata().function_graphs
+  finally:
+    context.disable_graph_collection()
+  made = [node.op for graph in graphs for node in graph.post_optimization_graph.node]
+  assert made.count("MatMul") == 300
+  for result in results:
+    np.testing.assert_array_equal(result, results[0])
+  assert len(results) == 4
