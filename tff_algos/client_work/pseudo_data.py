@@ -136,6 +136,7 @@ def make_pseudo_data(
         v = tf.clip_by_value(v, *within)
       return j + 1, v
 
+    # A loop, as many steps that are traced one by one take TensorFlow long.
     _, v = tf.while_loop(
       lambda j, _: j < num_steps, step, (tf.constant(0), v), parallel_iterations=1
     )

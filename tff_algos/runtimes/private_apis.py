@@ -125,7 +125,7 @@ def flat_call(function: Any) -> Callable[..., Any]:
 
   What TensorFlow does before a first call on a device, such as minutes of optimizing a
   deep network, each thread would do that calls meanwhile. Here one does, by a call that
-  is cancelled before it starts, as `CancellationManagerContext` would all threads' calls.
+  is cancelled before it starts; `CancellationManagerContext` is not of one thread alone.
   After an upgrade: whether `flat_call` still takes all tensors, those captured last, and
   whether `test_a_function_is_made_ready_once` fails without `make_ready`.
 
@@ -140,11 +140,11 @@ def flat_call(function: Any) -> Callable[..., Any]:
   cancelled.start_cancel()
 
   def make_ready(given: list[tf.Tensor], context: Any) -> None:
-    attributes = itertools.chain(*context.function_call_options.as_attrs().items())
+    name, num_outputs = inner.name.decode(), len(inner.function_type.flat_outputs)
+    attributes = tuple(itertools.chain(*context.function_call_options.as_attrs().items()))
     with contextlib.suppress(tf.errors.OpError):  # A failure is told by the call itself.
       execute.execute_with_cancellation(
-        *(inner.name.decode(), len(inner.function_type.flat_outputs), given),
-        *(tuple(attributes), context, cancelled),
+        name, num_outputs, given, attributes, context, cancelled
       )
 
   def run(*leaves: tf.Tensor) -> Any:
