@@ -109,6 +109,12 @@ def pytest_collection_finish() -> None:
   # tracing a process takes: here it is read once.
   if reading := sys.modules.get(_READING_TYPES):
     reading.deserialize_type = _remembering(reading.deserialize_type)
+  # Each operation keeps the lines that made it, which takes a twentieth of all the time.
+  if stacks := sys.modules.get("tensorflow.python.util.tf_stack"):
+    here = stacks.extract_stack()
+    stacks.extract_stack = functools.wraps(stacks.extract_stack)(
+      lambda stacklevel=1: here
+    )
   # As Python has it from 3.12 on: TensorFlow asks for each argument of what it traces.
   typing._get_protocol_attrs = functools.cache(typing._get_protocol_attrs)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -145,6 +146,12 @@ def test_each_deliberate_fault_fits_the_code():
   finally:
     sys.path.pop(0)
   assert len({fault.name for fault in FAULTS}) == len(FAULTS)
+  replays = (_ROOT / "tests/conformance/replays.py").read_text(encoding="utf-8")
   for fault in FAULTS:
     text = (_ROOT / fault.path).read_text(encoding="utf-8")
     assert text.count(fault.right) == 1, fault.name
+    file, *words = fault.tests
+    if words and (_ROOT / file).is_file():  # A test may have been given another name.
+      found = replays + (_ROOT / file).read_text(encoding="utf-8")
+      missing = {w for w in re.findall(r"\w+", words[-1]) if w not in found}
+      assert missing <= {"and", "or", "not"}, f"{fault.name}: -k {words[-1]!r}"

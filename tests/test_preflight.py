@@ -244,6 +244,7 @@ def test_what_the_user_set_is_kept(broken, monkeypatch):
   assert os.environ["TF_ENABLE_ONEDNN_OPTS"] == "0"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("wanted", [True, False])
 def test_tensorflow_has_onednn_on_every_processor_but_where_the_user_has_not(wanted):
   code = (

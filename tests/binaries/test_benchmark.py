@@ -113,6 +113,7 @@ def test_program_leaves_nothing_behind(finished):
   assert not list((folder / "temporary").iterdir())
 
 
+@pytest.mark.thorough
 def test_an_algorithm_of_ones_own_is_found_in_the_folder_one_is_in(tmp_path):
   (tmp_path / "mine.py").write_text((ROOT / "tests/own_algorithms.py").read_text())
   command = [sys.executable, _PROGRAM, "--out=new", "--workload=smoke", "--rounds=1"]

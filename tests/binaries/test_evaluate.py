@@ -207,6 +207,7 @@ def test_checkpoint_of_another_model_is_refused(mine, evaluate, tmp_path):
   assert evaluate(run_dir=run_dir).status == 0
 
 
+@pytest.mark.thorough
 def test_checkpoint_of_a_task_whose_preprocessing_changed_is_refused(
   run_forked, evaluate, tmp_path
 ):

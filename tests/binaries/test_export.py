@@ -112,6 +112,7 @@ def _accuracies(files: dict[str, pathlib.Path], folder: pathlib.Path) -> list[fl
   return [float(line) for line in done.stdout.split()]
 
 
+@pytest.mark.thorough
 def test_every_format_gives_the_runs_accuracy_on_raw_pictures(trained, export, tmp_path):
   files = {}
   for name, last in _NAMES.items():
@@ -162,6 +163,7 @@ def old(trained, tmp_path) -> pathlib.Path:
   return run_dir
 
 
+@pytest.mark.thorough
 def test_folder_of_an_older_version_is_exported_from_its_checkpoint(
   trained, old, export, tmp_path
 ):
@@ -178,6 +180,7 @@ def test_folder_of_an_older_version_is_exported_from_its_checkpoint(
   assert_refused(done, "does not hold the model of its best round")
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_exported_is_refused_and_nothing_is_written(
   trained, old, export, tmp_path
 ):

@@ -111,6 +111,7 @@ def test_a_report_shows_it(fork_program, folder, unbroken):
   assert "my_algorithms:build_fed_avg_m" in (folder / "report.html").read_text()
 
 
+@pytest.mark.thorough
 def test_a_choice_is_a_flag_without_a_value_and_a_number_one_with(run_forked, tmp_path):
   run_dir, where = place(tmp_path)
   flags = ["--algorithm=own_algorithms:good", "--task=own_tasks:good", *where]
@@ -140,6 +141,7 @@ def test_what_it_measures_is_in_the_table(run_forked, tmp_path):
     assert row["num_accepted"] == "2"
 
 
+@pytest.mark.thorough
 def test_a_process_of_tffs_that_measures_nothing_trains(run_forked, tmp_path):
   run_dir, where = place(tmp_path)
   flags = ["--algorithm=own_algorithms:build_stock", "--runtime=local_worker"]
@@ -149,7 +151,13 @@ def test_a_process_of_tffs_that_measures_nothing_trains(run_forked, tmp_path):
   assert all(float(row["test_accuracy"]) > 0 for row in metrics(run_dir))
 
 
-@pytest.mark.parametrize("program", ["lying_clients.py", "gradient_inversion.py"])
+@pytest.mark.parametrize(
+  "program",
+  [
+    pytest.param("lying_clients.py", marks=pytest.mark.thorough),
+    "gradient_inversion.py",
+  ],
+)
 def test_attacks_refuse_a_process_of_tffs_in_one_sentence(
   fork_program, tmp_path, program
 ):
@@ -170,6 +178,7 @@ def test_attacks_refuse_a_process_of_tffs_in_one_sentence(
   assert "defect" not in done.err and not (tmp_path / "out").exists()
 
 
+@pytest.mark.thorough
 def test_another_runtime_takes_the_folder_of_one_that_could_do_no_round(
   run_forked, tmp_path
 ):

@@ -45,12 +45,14 @@ def unbroken(run_forked, tmp_path_factory) -> Unbroken:
   return Unbroken(folder, run_dir, flags, run_forked(*flags, "--resume", cwd=folder))
 
 
+@pytest.mark.thorough
 def test_where_there_is_no_run_yet_one_begins_and_says_so(unbroken):
   assert unbroken.done.status == 0
   assert f"{unbroken.run_dir} holds no run: one begins there." in unbroken.done.out
   assert unbroken.done.err == ""
 
 
+@pytest.mark.thorough
 def test_without_a_header_it_is_a_warning(run_forked, tmp_path):
   run_dir, where = place(tmp_path)
   flags = [*SMALL, *where, "--rounds=1", "--quiet"]
@@ -83,7 +85,8 @@ def _times(folder: pathlib.Path) -> dict[pathlib.Path, int]:
 @pytest.mark.parametrize(
   "code",
   [
-    "os.kill(os.getpid(), signal.SIGINT)",
+    # test_the_folder_alone_is_enough_to_go_on shows it too.
+    pytest.param("os.kill(os.getpid(), signal.SIGINT)", marks=pytest.mark.thorough),
     # As `timeout` and `uv run` do: to the program, and then to its whole group.
     pytest.param(f"{_STOP}; os.killpg(0, signal.SIGTERM)", marks=pytest.mark.thorough),
     # The second where the rounds have ended and the summary is not written yet.
@@ -228,6 +231,7 @@ def test_the_folder_alone_is_enough_to_go_on(run_forked, tmp_path):
   assert second["command"][1:] == [f"--run_dir={run_dir}", "--resume"]
 
 
+@pytest.mark.thorough
 def test_the_folder_may_be_named_in_a_file_of_flags(unbroken, run_forked, tmp_path):
   run_dir = tmp_path / "run"
   shutil.copytree(unbroken.run_dir, run_dir)
@@ -239,6 +243,7 @@ def test_the_folder_may_be_named_in_a_file_of_flags(unbroken, run_forked, tmp_pa
   _assert_same_rounds(run_dir, unbroken)
 
 
+@pytest.mark.thorough
 def test_only_a_given_algorithm_or_task_can_differ(run_forked, tmp_path):
   """Its flags are those of the run's algorithm, not of the default one."""
   run_dir, where = place(tmp_path)
@@ -343,6 +348,7 @@ def test_run_without_its_checkpoints_is_left_as_it_is(
   assert after == before
 
 
+@pytest.mark.thorough
 def test_run_killed_before_its_first_checkpoint_begins_anew(
   unbroken, run_forked, tmp_path
 ):
@@ -428,10 +434,11 @@ def mine(run_mine, tmp_path_factory) -> Unbroken:
       *(("# Here.", "test_y[3] ^= 1"), ["test_set='"], ["client_files"]),
       marks=pytest.mark.thorough,
     ),
-    (
+    pytest.param(
       ("x[40:], y[:40], y[40:]", "x[41:], y[:40], y[41:]"),
       ["test_examples=20, not 19"],
       [],
+      marks=pytest.mark.thorough,
     ),
     (("epochs=1", "epochs=2"), ["epochs=1, not 2"], ["data"]),
     pytest.param(
@@ -455,6 +462,7 @@ def test_task_that_is_another_behind_its_name_is_refused(
   assert _times(mine.run_dir) == before
 
 
+@pytest.mark.thorough
 def test_client_files_that_somebody_has_changed_are_made_anew(mine, run_mine, tmp_path):
   """Before a run, also before it is gone on with."""
   run_dir, cache = tmp_path / "run", tmp_path / "cache"
@@ -516,6 +524,7 @@ def test_run_that_a_broken_client_file_ended_is_gone_on_with(run_forked, tmp_pat
   assert [int(row["round"]) for row in metrics(run_dir)] == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.thorough
 def test_what_does_not_change_the_numbers_may_differ(mine, run_mine, tmp_path):
   whole, where = place(tmp_path, "whole")
   assert run_mine(*where, "--rounds=4").status == 0
@@ -534,6 +543,7 @@ def test_what_does_not_change_the_numbers_may_differ(mine, run_mine, tmp_path):
 # --- Other versions, and folders of older ones --------------------------------------
 
 
+@pytest.mark.thorough
 def test_other_software_is_told_once_and_recorded(mine, run_mine, tmp_path):
   run_dir = tmp_path / "run"
   shutil.copytree(mine.run_dir, run_dir)

@@ -42,6 +42,7 @@ def unbroken(run_forked, tmp_path_factory) -> tuple[pathlib.Path, Done]:
   return run_dir, done
 
 
+@pytest.mark.thorough
 def test_quiet_run_prints_its_last_line_alone(unbroken):
   run_dir, done = unbroken
   assert done.err == ""
@@ -112,6 +113,7 @@ def test_stopped_and_resumed_by_its_folder_alone_it_is_the_unbroken_run(
   assert without_seconds(metrics(run_dir)) == without_seconds(metrics(unbroken[0]))
 
 
+@pytest.mark.thorough
 def test_run_that_has_reached_its_target_has_ended_and_can_go_on(
   unbroken, run_forked, tmp_path
 ):

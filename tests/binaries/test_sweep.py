@@ -40,6 +40,7 @@ def swept(fork_program, tmp_path_factory):
   return folder, stopped, held, done, again
 
 
+@pytest.mark.thorough
 def test_a_stopped_sweep_goes_on_by_the_same_command(swept):
   folder, stopped, held, done, again = swept
   assert stopped.status == 75, stopped
@@ -69,6 +70,7 @@ def build_mine(model, hparams=Hparams()):
 """
 
 
+@pytest.mark.thorough
 def test_hyper_parameter_that_is_called_as_a_setting_is(fork_program, tmp_path):
   (tmp_path / "own_dropout.py").write_text(_OWN)
   done = fork_program(
@@ -83,6 +85,7 @@ def test_hyper_parameter_that_is_called_as_a_setting_is(fork_program, tmp_path):
   assert found["flags"]["dropout"] == 0.125 and found["hparams"]["dropout"] == 0.25
 
 
+@pytest.mark.thorough
 def test_its_last_run_is_that_of_train_py(swept, run_forked):
   """What other runs have left in the process makes no difference."""
   folder, *_ = swept
@@ -97,6 +100,7 @@ def test_its_last_run_is_that_of_train_py(swept, run_forked):
     assert ours[heading] == theirs[heading]
 
 
+@pytest.mark.thorough
 def test_table_and_curves_are_of_the_runs(swept, read_table):
   folder, *_ = swept
   with open(folder / "out/table.csv") as f:
@@ -123,6 +127,7 @@ def test_table_and_curves_are_of_the_runs(swept, read_table):
     assert (folder / "out" / name).read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.thorough
 def test_other_settings_do_not_go_on_with_its_runs(swept, fork_program):
   folder, *_ = swept
   done = fork_program(
@@ -134,6 +139,7 @@ def test_other_settings_do_not_go_on_with_its_runs(swept, fork_program):
   assert "dropout=0.0, not 0.5" in done.err and "choose another --out" in done.err
 
 
+@pytest.mark.thorough
 def test_more_rounds_without_checkpoints_are_refused(swept, fork_program, tmp_path):
   folder, *_ = swept
   run = "runs/fedavg_learning_rate=0.05/seed4"
@@ -281,6 +287,7 @@ def test_run_that_fails_is_said_and_the_others_are_done(fork_program, tmp_path):
   assert (tmp_path / "out/runs/fedavg/seed7/summary.json").exists()
 
 
+@pytest.mark.thorough
 def test_rounds_to_the_target_and_a_batch_of_all(fork_program, read_table, tmp_path):
   done = fork_program(
     *("sweep.py", *_SMALL, "--rounds=1", "--grid=batch_size=inf"),

@@ -214,7 +214,11 @@ def test_the_open_run_of_another_is_not_ended(fork_program, tmp_path):
 
 
 @pytest.mark.parametrize(
-  "failing, what", [("log_metrics", "round 1"), ("log_dict", "the end")]
+  "failing, what",
+  [
+    ("log_metrics", "round 1"),
+    pytest.param("log_dict", "the end", marks=pytest.mark.thorough),
+  ],
 )
 def test_a_run_goes_on_without_a_service_that_fails(
   fork_program, tmp_path, failing, what

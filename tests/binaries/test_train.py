@@ -243,6 +243,7 @@ def test_tensorboard_shows_the_rows(finished):
 # --- Other runtimes, and Ctrl-C -----------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_local_worker_from_the_command_line_ends_with_ctrl_c(finished, tmp_path):
   """Ctrl-C reaches the whole process group, as in a terminal; its round is finished.
 
@@ -355,6 +356,7 @@ def test_task_of_ones_own_from_the_folder_one_is_in(run_forked, tmp_path):
   assert len(metrics(run_dir)) == 1
 
 
+@pytest.mark.thorough
 def test_rounds_of_two_kinds_have_the_same_columns(run_forked, tmp_path):
   """The bias, 2 weights, travels in every second round only."""
   run_dir, where = place(tmp_path)

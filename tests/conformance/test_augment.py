@@ -48,7 +48,7 @@ def _weights_after(federation):
   "name",
   [
     name
-    if name in ("fedavg", "fedavg_dpsgd", "fedreg_mg", "pfedgp")
+    if name in ("fedreg_mg", "pfedgp")
     else pytest.param(name, marks=pytest.mark.thorough)
     for name in registry.ALGORITHMS
     if name not in _LOOK_AT_REST

@@ -35,7 +35,9 @@ def test_client_work_is_that_of_a_round(federate, name):
   driver.assert_within_rounding(federation.weights, expected)
 
 
-@pytest.mark.parametrize("name", ["fedgg", "fedcurv"])
+@pytest.mark.parametrize(
+  "name", ["fedgg", pytest.param("fedcurv", marks=pytest.mark.thorough)]
+)
 def test_what_aggregators_remember_of_a_client_is_none_of_its_work(federate, name):
   """These clients look at their state."""
   federation = federate(name)

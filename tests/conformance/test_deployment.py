@@ -133,7 +133,9 @@ def test_devices_keep_their_states_over_five_rounds(federate, name):
     driver.assert_same(deployed.kept, kept)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "scaffold"])
+@pytest.mark.parametrize(
+  "name", [pytest.param("fedavg", marks=pytest.mark.thorough), "scaffold"]
+)
 def test_a_round_of_one_part_is_what_devices_add_up_one_by_one(federate, name):
   """Of as many clients as the page says."""
   federation = federate(name)

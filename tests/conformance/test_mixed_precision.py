@@ -43,7 +43,7 @@ def _learned(problem, name, policy):
   "name",
   [
     name
-    if name in ("fedavg", "fedreg", "pfedgp", "fedavg_dpsgd")
+    if name in ("fedavg", "fedavg_dpsgd")
     else pytest.param(name, marks=pytest.mark.thorough)
     for name in registry.ALGORITHMS
   ],

@@ -56,7 +56,9 @@ def test_round_is_the_one_without_the_client(federate, name, settings, poison):
 
 
 @every_poison
-@pytest.mark.parametrize("problem", ["linear", "mlp"])
+@pytest.mark.parametrize(
+  "problem", [pytest.param("linear", marks=pytest.mark.thorough), "mlp"]
+)
 @pytest.mark.parametrize("name", _PRIVATE)
 def test_private_result_comes_whatever_an_example_is(federate, name, problem, poison):
   """So that the others' gradients count, with noise, as if it had none."""

@@ -20,7 +20,10 @@ from tff_algos.templates import norm_limits
 
 # One part; two parts; kinds of rounds, and clients that remember; estimates of the round
 # before.
-CASES = ("fedavg", "scaffold", "twafl", "fedagg")
+CASES = (
+  *(pytest.param(name, marks=pytest.mark.thorough) for name in ("fedavg", "twafl")),
+  *("scaffold", "fedagg"),
+)
 ROUNDS = ((0, 1, 2), (3, 1, 0))
 
 

@@ -71,6 +71,7 @@ def test_fedaggs_first_round_is_fedavgs_its_loss_too(federate):
   np.testing.assert_allclose(one.training["loss"], other.training["loss"], rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_fedagg_estimates_then_temporal_weights_are_the_mean_while_everyone_takes_part(
   federate,
 ):

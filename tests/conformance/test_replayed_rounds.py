@@ -18,6 +18,9 @@ CASES = [(name, label) for name, row in REPLAYS.items() for label in row.setting
 # all take them in `local_training.train_client`, as FedAvg.
 OWN_GRADIENTS = {"fedavg", "fedsgd", "fedcurv", "fedreg", "fedreg_mg", "dpsgd", "pfedgp"}
 
+# Of FedAgg, whose other settings have their options one by one.
+_LONG = ("fixed_point_3_whole", "fixed_point_literal_local", "slow")
+
 # Every setting on one of the models, the first one of some algorithms on all of them.
 RUNS = [
   (name, label, problem)
@@ -51,7 +54,9 @@ def test_every_algorithm_of_the_registry_is_replayed():
   "name, label, problem",
   [
     pytest.param(
-      *run, id="-".join(run), marks=[] if run[2] == "mlp" else pytest.mark.thorough
+      *run,
+      id="-".join(run),
+      marks=[] if run[2] == "mlp" and run[1] not in _LONG else pytest.mark.thorough,
     )
     for run in RUNS
   ],

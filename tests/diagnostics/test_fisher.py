@@ -127,6 +127,7 @@ def test_correlation_by_hand():
   assert np.isnan(fisher.correlation(np.full(3, 0.1), a[:3]))
 
 
+@pytest.mark.thorough
 def test_threads_find_what_they_call_traced(in_process, problem):
   callers = []
 

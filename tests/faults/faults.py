@@ -1520,7 +1520,7 @@ FAULTS = (
     "experiments/attacks/inversion.py",
     "return preprocess(255 * pictures)",
     "return preprocess(preprocess(255 * pictures))",
-    _of("experiments/attacks/test_inversion.py", "tasks_own"),
+    _of("experiments/attacks/test_inversion.py", "before_what_the_task_does"),
   ),
   Fault(
     "gradient inversion: a run's loss is taken for cross-entropy",

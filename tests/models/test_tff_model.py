@@ -78,7 +78,12 @@ def _assert_close(found, expected):
 
 
 @pytest.mark.parametrize(
-  "weighting, server_momentum", [("examples", 0.0), ("uniform", 0.0), ("examples", 0.4)]
+  "weighting, server_momentum",
+  [
+    pytest.param("examples", 0.0, marks=pytest.mark.thorough),
+    pytest.param("uniform", 0.0, marks=pytest.mark.thorough),
+    ("examples", 0.4),
+  ],
 )
 def test_tffs_fed_avg_is_ours(model, data, weighting, server_momentum):
   build = {
@@ -108,6 +113,7 @@ def test_tffs_fed_avg_is_ours(model, data, weighting, server_momentum):
   assert max(np.abs(a - b).max() for a, b in zip(found, model.initial_weights)) > 0.01
 
 
+@pytest.mark.thorough
 def test_tffs_fed_sgd_is_ours(model, data):
   theirs = tff.learning.algorithms.build_fed_sgd(
     tff_algos.as_functional_model(model), server_optimizer_fn=_SGDM(0.3)

@@ -179,7 +179,15 @@ def test_a_layer_may_be_a_nested_models_too():
   assert len(found.trainable_variables) == len(weights)
 
 
-@pytest.mark.parametrize("build", _MODELS)
+@pytest.mark.parametrize(
+  "build",
+  [
+    pytest.param(build, marks=pytest.mark.thorough)
+    if build in (_symbols, _frozen_in_part)
+    else build
+    for build in _MODELS
+  ],
+)
 def test_the_keras_model_that_was_given_stays_as_it_was(build):
   model = build()
   given = model.keras_source.keras_model
@@ -458,6 +466,7 @@ def test_a_copy_of_layers_in_half_precision_computes_in_float32(trainable):
   np.testing.assert_allclose(found, expected, atol=2**-6 * np.max(np.abs(expected)))
 
 
+@pytest.mark.thorough
 def test_a_copy_of_cells_in_half_precision_computes_in_float32():
   cell = _layers.Bidirectional(_layers.GRU(4, dtype="mixed_bfloat16"))
   model = _model(_sequential(_layers.Input((5, 3)), cell, _layers.Dense(3)), 5, 3)

@@ -68,6 +68,7 @@ def _get(url: str) -> bytes:
     return response.read()
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not _TENSORBOARD.exists(), reason=f"no {_TENSORBOARD}")
 def test_tensorboard_starts_and_shows_a_run(tmp_path):
   run = tmp_path / "runs/of_today"

@@ -168,6 +168,7 @@ def test_checkout_is_importable_after_an_editable_installation(uv, pypi, tmp_pat
 # --- A third party's project ------------------------------------------------------------
 
 
+@pytest.mark.packaging
 def test_project_of_uv_adds_the_wheel_as_the_page_says(uv, elsewhere):
   [settings] = re.findall(r"^```toml\n(.*?)^```$", _INSTALL, re.MULTILINE | re.DOTALL)
   new = ("init", "--quiet", "--bare", "--no-workspace", "--python", sys.executable)

@@ -370,6 +370,7 @@ def test_one_example_moves_the_sum_of_gradients_by_at_most_c(linear, data, clip_
   _assert_sensitivity(sum_of, data, clip_norm)
 
 
+@pytest.mark.thorough
 @settings(max_examples=40, deadline=None)
 @given(_data_sets(), st.floats(0.01, 10))
 def test_one_example_moves_the_sum_of_squared_gradients_by_at_most_c_squared(

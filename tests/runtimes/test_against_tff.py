@@ -282,7 +282,7 @@ def _build(tree) -> tff.Computation:
 
 
 @hypothesis.settings(
-  max_examples=12,
+  max_examples=8,
   deadline=None,
   derandomize=True,
   phases=[hypothesis.Phase.generate],  # Making an example smaller takes minutes.
@@ -392,6 +392,7 @@ def _process_of(factory: Any) -> tff.templates.AggregationProcess:
 # They are made of others of the table, or as others.
 _LIKE_OTHERS = {"compression", "dp aggregator", "dp fixed", "robust", "secure aggregator"}
 _LIKE_OTHERS |= {"adaptive zeroing", "robust with measurements", "fourier"}
+_LIKE_OTHERS |= {"secure modular clipped sum", "hadamard", "dp adaptive"}
 
 
 @pytest.mark.parametrize(

@@ -128,12 +128,12 @@ def in_blocks(process_of, clients):
 
 # Those whose clients do different things: memories; by name states and another gradient,
 # carries, loops in loops, these with noise. FedAvg's own are below.
-_BY_NAME = ("scaffold", "fedgg", "fedcurv", "fedavg_dpsgd")
+_BY_NAME = ("twafl", "scaffold", "fedgg", "fedcurv", "fedavg_dpsgd")
 
 
 @pytest.mark.parametrize(
   "name",
-  ["twafl", "clipping", *(pytest.param(name, marks=_THOROUGH) for name in _BY_NAME)],
+  ["clipping", *(pytest.param(name, marks=_THOROUGH) for name in _BY_NAME)],
 )
 def test_equals_one_client_after_another(
   name, in_blocks, process_of, clients, monkeypatch
@@ -145,6 +145,7 @@ def test_equals_one_client_after_another(
   )
 
 
+@pytest.mark.thorough
 def test_bounds_of_blocks_change_nothing(in_blocks, process_of, clients, monkeypatch):
   process = process_of("scaffold")
   expected, _ = in_blocks("scaffold")

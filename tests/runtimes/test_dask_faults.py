@@ -184,6 +184,7 @@ def _pids(client) -> dict[str, int]:
 # --- Workers that are lost --------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_worker_lost_before_the_first_round_is_not_waited_for(
   client, compute, tmp_path
 ):
@@ -482,9 +483,8 @@ def _left_of(folder: pathlib.Path) -> dict[int, str]:
 
 
 # A worker takes seconds to start, and one is enough to see that it ends by SIGTERM too.
-@pytest.mark.parametrize(
-  "name, workers", [pytest.param("SIGINT", 2, marks=_THOROUGH), ("SIGTERM", 1)]
-)
+@_THOROUGH
+@pytest.mark.parametrize("name, workers", [("SIGINT", 2), ("SIGTERM", 1)])
 def test_signal_ends_the_round_and_leaves_no_process(
   fork_program, unbroken, tmp_path, name, workers
 ):

@@ -569,6 +569,7 @@ def test_cores_are_shared_out_over_the_devices(
   assert in_process._default_threads(device, num_devices) == num_threads
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("own", [0, 3])
 def test_operations_take_one_core_unless_it_is_said_otherwise(own):
   code = (

@@ -351,6 +351,7 @@ _BESIDE_PLAIN_TFF = """
 """
 
 
+@pytest.mark.thorough
 def test_beside_plain_tff(tmp_path):
   done = _run_python(_BESIDE_PLAIN_TFF, tmp_path, os.path.dirname(__file__))
   assert done.returncode == 0, done.stderr
@@ -365,34 +366,14 @@ def test_beside_plain_tff(tmp_path):
   assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
 
 
-def test_worker_of_tffs_own_ends_with_a_program_that_made_no_runtime(tmp_path):
-  program = """
-    import pathlib, numpy as np, tensorflow as tf, tff_algos
-    spec = tff_algos.ExampleSpec(
-      tf.TensorSpec([2], tf.float32), tf.TensorSpec([], tf.int32)
-    )
-    model = tff_algos.Model(
-      (np.zeros([2, 3], np.float32),), ("w",), spec, lambda w, x, training, seed: x @ w[0]
-    )
-    state = tff_algos.build_fed_avg(model).initialize()
-    started = pathlib.Path("/proc/self/task").glob("*/children")
-    print(*(path.read_text() for path in started))
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory) -> list[str]:
+  """What a program without a runtime of ours tells, a line each, as it ends.
+
+  The ids of its workers, and the threads that were started at its end.
   """
-  command = [sys.executable, "-c", textwrap.dedent(program)]
-  with open(tmp_path / "out", "w+") as out:  # A pipe would wait for the worker.
-    subprocess.run(command, stdout=out, timeout=200, check=True, cwd=tmp_path)
-    out.seek(0)
-    workers = [int(worker) for worker in out.read().split()]
-  left = [worker for worker in workers if not _ends(worker)]
-  for worker in left:
-    os.kill(worker, signal.SIGKILL)
-  assert workers and not left
-
-
-def test_no_thread_starts_while_a_program_ends(tmp_path):
-  """Which now and then would crash Python."""
   program = """
-    import atexit, threading, time
+    import atexit, pathlib, threading, time
     started = []
 
     @atexit.register  # And so the last of all.
@@ -408,19 +389,36 @@ def test_no_thread_starts_while_a_program_ends(tmp_path):
       (np.zeros([2, 3], np.float32),), ("w",), spec, lambda w, x, training, seed: x @ w[0]
     )
     state = tff_algos.build_fed_avg(model).initialize()
+    children = pathlib.Path("/proc/self/task").glob("*/children")
+    print(*(path.read_text() for path in children))
     start = threading.Thread.start
 
     @atexit.register
     def watch():
       threading.Thread.start = lambda self: (started.append(self.name), start(self))
   """
+  folder = tmp_path_factory.mktemp("ended")
   command = [sys.executable, "-c", textwrap.dedent(program)]
-  with open(tmp_path / "out", "w+") as out:
-    subprocess.run(command, stdout=out, timeout=200, check=True, cwd=tmp_path)
+  with open(folder / "out", "w+") as out:  # A pipe would wait for the worker.
+    subprocess.run(command, stdout=out, timeout=200, check=True, cwd=folder)
     out.seek(0)
-    assert out.read() == "none else\n"
+    return out.read().splitlines()
 
 
+def test_worker_of_tffs_own_ends_with_a_program_that_made_no_runtime(ended):
+  workers = [int(worker) for worker in ended[0].split()]
+  left = [worker for worker in workers if not _ends(worker)]
+  for worker in left:
+    os.kill(worker, signal.SIGKILL)
+  assert workers and not left
+
+
+def test_no_thread_starts_while_a_program_ends(ended):
+  """Which now and then would crash Python."""
+  assert ended[1:] == ["none else"]
+
+
+@pytest.mark.thorough
 def test_programs_that_run_nothing_end_without_a_word_of_tffs(tmp_path):
   """TFF alone prints a traceback at their end."""
   done = _run_python("import tff_algos, tensorflow_federated", tmp_path)
@@ -732,6 +730,7 @@ def test_a_federated_context_runs_on_what_was_started_again():
       assert asyncio.run(tff.program.materialize_value(_add_one(5))) == 6
 
 
+@pytest.mark.thorough
 def test_a_program_leaves_no_empty_log(tmp_path):
   """Of a runtime that nobody has closed, as that of a whole program."""
   code = (

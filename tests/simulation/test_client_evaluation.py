@@ -177,7 +177,13 @@ def test_one_step_on_one_of_two_examples_is_numpys(data, clients):
   assert found["personalized_accuracy"][0] == accuracy
 
 
-@pytest.mark.parametrize("batch_size, size", [(8, 8), (20, 20), (None, 20), (1001, 20)])
+@pytest.mark.parametrize(
+  "batch_size, size",
+  [
+    *((8, 8), (1001, 20)),
+    *(pytest.param(n, 20, marks=pytest.mark.thorough) for n in (20, None)),
+  ],
+)
 def test_steps_are_numpys_round_and_round_the_half(data, clients, batch_size, size):
   """Of 40 examples in a known order 20 are for the steps: 7 steps of 8 go 2.8 rounds."""
   found = _personalized(
@@ -200,6 +206,7 @@ def test_steps_are_numpys_round_and_round_the_half(data, clients, batch_size, si
     assert found[f"{prefix}accuracy"][0] == accuracy
 
 
+@pytest.mark.thorough
 def test_numpys_numbers_are_pythons(clients):
   given = dict(steps=2, learning_rate=0.25, batch_size=8, seed=5)
   types = dict(steps=np.int32, learning_rate=np.float32, batch_size=np.int64)

@@ -17,6 +17,8 @@ from tff_algos.models import functional, keras
 from tff_algos.simulation import loop, origin
 from tff_algos.templates import identity
 
+_THOROUGH = pytest.mark.thorough
+
 _SPEC = functional.ExampleSpec(
   tf.TensorSpec([4], tf.float32), tf.TensorSpec([], tf.int32)
 )
@@ -231,7 +233,9 @@ def _built(row, model, clients):
   )
 
 
-@pytest.mark.parametrize("name", ["tefl", "twafl", "afl"])
+@pytest.mark.parametrize(
+  "name", ["tefl", *(pytest.param(n, marks=_THOROUGH) for n in ("twafl", "afl"))]
+)
 def test_clients_that_begin_with_other_uploads_are_refused(name, tmp_path):
   """Of which the server's sums hold none, so that taking them back would go wrong."""
   clients = _clients(tmp_path / "clients")
@@ -250,7 +254,9 @@ def test_clients_that_begin_with_other_uploads_are_refused(name, tmp_path):
     begin(resume=True)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedgg", "scaffold"])
+@pytest.mark.parametrize(
+  "name", [*(pytest.param(n, marks=_THOROUGH) for n in ("fedavg", "fedgg")), "scaffold"]
+)
 def test_other_initial_weights_change_nothing_of_a_run_that_goes_on(name, tmp_path):
   """Where clients keep none: the server's are in the checkpoint."""
   clients = _clients(tmp_path / "clients")

@@ -144,7 +144,11 @@ def run_ours(process, clients, managers, **changed):
   asyncio.run(tff_algos.train_with_client_states(**{**options, **changed}))
 
 
-CASES = [(run_tffs, "fed_avg"), (run_ours, "fed_avg"), (run_ours, "scaffold")]
+CASES = [
+  (run_tffs, "fed_avg"),
+  pytest.param(run_ours, "fed_avg", marks=pytest.mark.thorough),
+  (run_ours, "scaffold"),
+]
 
 
 @pytest.mark.parametrize("run, name", CASES)
@@ -161,7 +165,9 @@ def test_a_program_is_the_simulation(
   assert losses == [record["train_loss"] for record in expected.records]
 
 
-@pytest.mark.parametrize("run", [run_tffs, run_ours])
+@pytest.mark.parametrize(
+  "run", [pytest.param(run_tffs, marks=pytest.mark.thorough), run_ours]
+)
 def test_the_model_is_released_every_ten_rounds_and_in_the_end(
   run, federated, clients, fed_avg, tmp_path
 ):

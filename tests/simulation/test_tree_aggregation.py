@@ -35,6 +35,7 @@ def process(federation):
   return fed_avg.build_fed_avg(federation.model, hparams, model_aggregator=aggregator)
 
 
+@pytest.mark.thorough
 def test_the_model_moves_by_the_aggregators_noise(federation, process):
   """And before round t the tree has the nodes that t has as ones in binary."""
   alone = _aggregator(federation.model).create(

@@ -335,7 +335,8 @@ def test_every_task_is_counted():
   "name",
   [
     *("digits_cnn", "cifar10_lenet_augmented", "cifar10_uniform_resnet9", "har_lstm"),
-    *("shakespeare_lstm", "cifar100_vgg11", "cifar100_vit"),
+    pytest.param("shakespeare_lstm", marks=pytest.mark.thorough),  # har_lstm's cells.
+    *("cifar100_vgg11", "cifar100_vit"),
   ],
 )
 def test_networks_give_the_same_in_mixed_precision_but_for_rounding(name):
@@ -515,7 +516,12 @@ def test_local_training_of_block_lstm_is_that_of_keras_lstm():
 
 
 @pytest.mark.parametrize(
-  "name, side", [("resnet18", 4), ("googlenet", 8), ("densenet", 4)]
+  "name, side",
+  [
+    ("resnet18", 4),
+    ("googlenet", 8),
+    pytest.param("densenet", 4, marks=pytest.mark.thorough),
+  ],
 )
 def test_last_map_of_the_networks_for_small_pictures(name, side):
   """What the counts of weights do not see: kuangliu/pytorch-cifar pools maps so large."""
@@ -528,6 +534,7 @@ def _last_map(keras_model) -> tuple[int, ...]:
   return layer.input_shape[1:]
 
 
+@pytest.mark.thorough
 def test_densenet121_is_that_of_the_paper():
   """Huang et al., Table 1; 7,978,856 is known from torchvision's and Keras's."""
   keras_model = densenet.densenet121((224, 224, 3), 1000)

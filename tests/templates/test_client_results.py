@@ -137,7 +137,7 @@ def _by_labels(factory, tmp_path, norm_limit=None):
     tff_algos.mean(),
     tff_algos.median_factory(),
     tff.learning.robust_aggregator(),
-    tff.learning.secure_aggregator(),
+    pytest.param(tff.learning.secure_aggregator(), marks=pytest.mark.thorough),
   ],
   ids=["mean", "median", "robust", "secure"],
 )

@@ -82,6 +82,7 @@ def test_run_leaves_its_files_and_goes_on_with_them(finished):
   assert config["hparams"]["fedavg_dpsgd"]["noise_multiplier"] == 0.01
 
 
+@pytest.mark.thorough
 def test_picture_that_was_cut_short_is_made_again(finished, tmp_path):
   folder, _, rows = finished
   out = tmp_path / "out"
@@ -98,6 +99,7 @@ def test_picture_that_was_cut_short_is_made_again(finished, tmp_path):
   assert not of
 
 
+@pytest.mark.thorough
 def test_what_is_shown_is_of_the_pictures_that_are_asked_for(
   finished, read_table, tmp_path
 ):

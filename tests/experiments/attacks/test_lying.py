@@ -132,6 +132,7 @@ def test_noise_has_its_length_in_every_part_and_is_of_the_seed(federate):
   assert driver.differ(way(other, [1]), first)
 
 
+@pytest.mark.thorough
 def test_liar_lies_in_an_exchange_before_the_training_too(federate):
   """Alone it goes along the gradient that it flipped, and flips that way once more."""
   honest = way(federate("fedagg", True, **driver.ESTIMATES), [1])
@@ -313,6 +314,7 @@ def test_folder_that_was_cut_short_is_gone_on_with(finished):
   }
 
 
+@pytest.mark.thorough
 def test_results_whose_last_line_was_cut_are_refused(finished, tmp_path):
   folder, _, _ = finished
   shutil.copytree(folder / "out", tmp_path / "out")
@@ -441,7 +443,10 @@ def test_a_pair_that_does_not_go_together_is_left_out(tmp_path):
 @pytest.mark.parametrize(
   "wrong, said",
   [
-    (dict(algorithms=["twafl"]), "twafl take none of the defences: add none"),
+    pytest.param(
+      *(dict(algorithms=["twafl"]), "twafl take none of the defences: add none"),
+      marks=_THOROUGH,
+    ),
     (dict(algorithms=["fedavg", "fedavg"]), "Two of the algorithms are called fedavg"),
     (dict(clients_per_round=5), r"clients_per_round must be in 1\.\.4"),
     (dict(defences={"d": Defence("trimmed_mean:share=0.5")}), "share must be at least"),

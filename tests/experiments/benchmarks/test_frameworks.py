@@ -15,7 +15,9 @@ from tff_algos.client_work import local_training
 from tff_algos.simulation import seeds
 
 
-@pytest.mark.parametrize("clients_per_round", [None, 3])
+@pytest.mark.parametrize(
+  "clients_per_round", [pytest.param(None, marks=pytest.mark.thorough), 3]
+)
 @pytest.mark.parametrize("over_datasets", [False, True])
 def test_bare_loop_learns_what_fedavg_learns(tmp_path, over_datasets, clients_per_round):
   row = workloads.get("smoke")

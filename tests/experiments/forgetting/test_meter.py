@@ -218,6 +218,7 @@ def test_what_was_measured_is_not_lost(tmp_path):
     assert path.read_bytes() == content, path
 
 
+@pytest.mark.thorough
 def test_fewer_rounds_may_be_asked_for_than_were_begun(tmp_path):
   """Where it was stopped is the last round then, which was not due before."""
   _measure(tmp_path, rounds=3)

@@ -87,6 +87,7 @@ def test_what_a_run_may_end_with_is_enough(trained, capfd):
   assert cells.unfinished([until(best + 1e-4)], settings) == "4 of 10 rounds"
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("in_forks")
 def test_a_figure_goes_on_where_a_table_has_ended(trained, tmp_path):
   """Any accuracy at all ends the table's run after its first round."""
