@@ -25,14 +25,16 @@ from training import (
 )
 
 
-@pytest.fixture(scope="module")
-def export(fork_program, trained):
-  """`(*flags) -> Done` of export.py, on the run unless another is named."""
+@pytest.fixture
+def export(fork_program, request, tmp_path):
+  """`(*flags) -> Done` of export.py, on the run `trained` unless another is named."""
 
-  def run(*flags: str, run_dir=trained.run_dir):
+  def run(*flags: str, run_dir=None):
+    run_dir = run_dir or request.getfixturevalue("trained").run_dir
     paths = [str(ROOT / "tests")]
-    given = [f"--run={run_dir}", *flags]
-    return fork_program("export.py", *given, cwd=trained.folder, paths=paths)
+    return fork_program(
+      "export.py", f"--run={run_dir}", *flags, cwd=tmp_path, paths=paths
+    )
 
   return run
 
