@@ -182,7 +182,6 @@ def test_folder_of_an_older_version_is_exported_from_its_checkpoint(
   assert_refused(done, "does not hold the model of its best round")
 
 
-@pytest.mark.thorough
 def test_what_cannot_be_exported_is_refused_and_nothing_is_written(
   trained, old, export, tmp_path
 ):

@@ -77,13 +77,7 @@ def _assert_is_one_sentence(done: Done, path: object, reason: str) -> None:
       [1],
       marks=pytest.mark.thorough,
     ),
-    pytest.param(
-      _IN_SQLITE,
-      "checkpoints/client_states.sqlite",
-      "No space left on device",
-      [],
-      marks=pytest.mark.thorough,
-    ),
+    (_IN_SQLITE, "checkpoints/client_states.sqlite", "No space left on device", []),
     pytest.param(
       _at_sync("metrics.csv", 1, "EDQUOT"),
       "metrics.csv",

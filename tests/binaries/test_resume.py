@@ -85,8 +85,7 @@ def _times(folder: pathlib.Path) -> dict[pathlib.Path, int]:
 @pytest.mark.parametrize(
   "code",
   [
-    # test_the_folder_alone_is_enough_to_go_on shows it too.
-    pytest.param("os.kill(os.getpid(), signal.SIGINT)", marks=pytest.mark.thorough),
+    "os.kill(os.getpid(), signal.SIGINT)",
     # As `timeout` and `uv run` do: to the program, and then to its whole group.
     pytest.param(f"{_STOP}; os.killpg(0, signal.SIGTERM)", marks=pytest.mark.thorough),
     # The second where the rounds have ended and the summary is not written yet.

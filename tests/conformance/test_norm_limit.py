@@ -21,8 +21,10 @@ from tff_algos.templates import norm_limits
 # One part; two parts; kinds of rounds, and clients that remember; estimates of the round
 # before.
 CASES = (
-  *(pytest.param(name, marks=pytest.mark.thorough) for name in ("fedavg", "twafl")),
-  *("scaffold", "fedagg"),
+  pytest.param("fedavg", marks=pytest.mark.thorough),
+  "scaffold",
+  pytest.param("twafl", marks=pytest.mark.thorough),
+  "fedagg",
 )
 ROUNDS = ((0, 1, 2), (3, 1, 0))
 

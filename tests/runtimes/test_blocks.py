@@ -126,8 +126,8 @@ def in_blocks(process_of, clients):
   return run
 
 
-# Those whose clients do different things: memories; by name states and another gradient,
-# carries, loops in loops, these with noise. FedAvg's own are below.
+# Those whose clients do different things: memories, states and another gradient, carries,
+# loops in loops, these with noise. FedAvg's own are below.
 _BY_NAME = ("twafl", "scaffold", "fedgg", "fedcurv", "fedavg_dpsgd")
 
 
@@ -145,7 +145,7 @@ def test_equals_one_client_after_another(
   )
 
 
-@pytest.mark.thorough
+@_THOROUGH
 def test_bounds_of_blocks_change_nothing(in_blocks, process_of, clients, monkeypatch):
   process = process_of("scaffold")
   expected, _ = in_blocks("scaffold")

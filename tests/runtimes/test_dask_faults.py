@@ -184,7 +184,7 @@ def _pids(client) -> dict[str, int]:
 # --- Workers that are lost --------------------------------------------------------------
 
 
-@pytest.mark.thorough
+@_THOROUGH
 def test_a_worker_lost_before_the_first_round_is_not_waited_for(
   client, compute, tmp_path
 ):

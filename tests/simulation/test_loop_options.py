@@ -148,7 +148,7 @@ def test_round_with_nobody_leaves_the_aggregators(federation, spec):
   assert all(np.all(np.isfinite(w)) for w in result.state.variables.model)
 
 
-@pytest.mark.thorough
+@_THOROUGH
 def test_round_with_nobody_is_done_by_tffs_worker_too(process_of, federation):
   """Which cannot give the new states of no clients."""
   settings = dataclasses.replace(
@@ -163,7 +163,7 @@ def test_round_with_nobody_is_done_by_tffs_worker_too(process_of, federation):
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.thorough
+@_THOROUGH
 def test_tffs_worker_reads_clients_in_any_folder(process_of, federation, tmp_path):
   spec = federation.model.example_spec
   examples = {"one": (np.ones([3, 4], np.float32), np.int32([0, 1, 2]))}

@@ -132,7 +132,7 @@ def test_noise_has_its_length_in_every_part_and_is_of_the_seed(federate):
   assert driver.differ(way(other, [1]), first)
 
 
-@pytest.mark.thorough
+@_THOROUGH
 def test_liar_lies_in_an_exchange_before_the_training_too(federate):
   """Alone it goes along the gradient that it flipped, and flips that way once more."""
   honest = way(federate("fedagg", True, **driver.ESTIMATES), [1])
@@ -314,7 +314,7 @@ def test_folder_that_was_cut_short_is_gone_on_with(finished):
   }
 
 
-@pytest.mark.thorough
+@_THOROUGH
 def test_results_whose_last_line_was_cut_are_refused(finished, tmp_path):
   folder, _, _ = finished
   shutil.copytree(folder / "out", tmp_path / "out")
