@@ -138,6 +138,29 @@ def test_a_flag_defined_by_an_import_is_seen():
   assert [ast.unparse(call) for call in calls] == ["flags.DEFINE_string"]
 
 
+def _forks(code: str) -> list[str]:
+  """What of a module forks the process that runs it; the text of a program does not."""
+  found = []
+  for node in ast.walk(ast.parse(code)):
+    if isinstance(node, ast.keyword) and node.arg == "preexec_fn":
+      found.append(node.arg)
+    elif isinstance(node, ast.Attribute) and node.attr in ("fork", "forkpty"):
+      found.append(ast.unparse(node))
+  return found
+
+
+@pytest.mark.parametrize("tree", [*_TREES, "tests"])
+def test_nothing_forks_its_own_process(tree):
+  """Beside the threads of gRPC, which TFF's executors use, that may abort both."""
+  for path in _files(tree):
+    assert _forks(path.read_text(encoding="utf-8")) == [], path
+
+
+def test_a_fork_is_seen():
+  code = "subprocess.Popen(c, preexec_fn=f); os.fork(); run('os.fork()')"
+  assert sorted(_forks(code)) == ["os.fork", "preexec_fn"]
+
+
 def test_each_deliberate_fault_fits_the_code():
   """Else `plant.py` would find out, minutes later."""
   sys.path.insert(0, str(_ROOT / "tests" / "faults"))

@@ -7,7 +7,6 @@ import io
 import json
 import pathlib
 import re
-import signal
 import subprocess
 import sys
 import textwrap
@@ -114,8 +113,6 @@ class Process:
         stdout=out,
         stderr=err,
         start_new_session=True,
-        # A shell starts a job in the background with Ctrl-C ignored, these tests too.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
       )
 
   def end(self, seconds: float = 400) -> Done:

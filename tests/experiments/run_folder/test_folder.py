@@ -280,20 +280,15 @@ def test_software_that_is_not_known_is_not_told(begun, software, capsys, old):
   assert capsys.readouterr().err == ""
 
 
-# --- One process at a time ----------------------------------------------------------
+# --- One run at a time --------------------------------------------------------------
 
 
-def test_another_process_is_kept_out_until_the_end(begun):
-  with begun.alone():
-    child = os.fork()
-    if child == 0:
-      try:
-        with RunFolder(begun.path).alone():
-          os._exit(1)
-      except InputError as error:
-        os._exit(0 if "is being written by another run" in str(error) else 2)
-    assert os.waitpid(child, 0)[1] == 0
-  with begun.alone():
+def test_another_is_kept_out_until_the_end(begun):
+  another = RunFolder(begun.path)
+  refused = pytest.raises(InputError, match="is being written by another run")
+  with begun.alone(), refused, another.alone():
+    pass
+  with another.alone():
     pass
 
 
