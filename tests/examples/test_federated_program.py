@@ -18,8 +18,8 @@ _KILLED = textwrap.dedent(
   save = tff.program.FileProgramStateManager.save
 
   async def save_and_die(self, program_state, version):
-    if version == 3:
-      while 2 not in await self.get_versions():  # TFF's program saves beside its rounds.
+    if version >= 3:  # TFF's program saves beside its rounds, in any order.
+      while 2 not in await self.get_versions():
         await asyncio.sleep(0.01)
       os.kill(os.getpid(), signal.SIGKILL)
     await save(self, program_state, version)
