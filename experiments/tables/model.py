@@ -80,7 +80,7 @@ class Table(NamedTuple):
     labels: Headings of the rows' labels.
     columns: Its numbers.
     rows: Its rows.
-    of_several: Of a row with several cells, "mean" takes all their runs together, "least"
+    of_several: Of a row with several cells, "mean" takes the mean of their means, "least"
       and "most" the cell that is best in the first column.
     note: What a reader must know.
   """

@@ -15,8 +15,9 @@ class Value(NamedTuple):
   """What the runs of a row say of a column, in its unit.
 
   Attributes:
-    mean: Over the runs that have the number; None if none has.
-    std: Their sample standard deviation; None below two.
+    mean: Over the runs that have the number, of several cells over these' means; None
+      if none has.
+    std: The sample standard deviation of what the mean is over; None below two.
     reached: How many have it.
     runs: How many could: all, or those whose reference was run too.
   """
@@ -38,6 +39,17 @@ def value_of(column: Column, curves: Sequence[tuple[Curve, Optional[Curve]]]) ->
     std=deviation(found),
     reached=len(found),
     runs=len(pairs),
+  )
+
+
+def _mean_of_cells(values: Sequence[Value]) -> Value:
+  """Each cell counts once, as seeds may be more of one than of another."""
+  found = [value.mean for value in values if value.mean is not None]
+  return Value(
+    mean=statistics.mean(found) if found else None,
+    std=deviation(found),
+    reached=sum(value.reached for value in values),
+    runs=sum(value.runs for value in values),
   )
 
 
@@ -65,10 +77,11 @@ def result_of(table: Table, row: Row, settings: Settings) -> Result:
   if row.reference is not None:
     references = curves_by_seed(row.reference, settings)
 
-  def of(cells: tuple[Cell, ...]) -> Result:
+  under_way = tuple(c for c in row.cells if unfinished([c], settings))
+
+  def of(cell: Cell) -> Result:
     pairs = [
       (curve, reference)
-      for cell in cells
       # A measure knows the reference itself by its being the same object.
       for curve, reference in zip(
         references if cell == row.reference else curves_by_seed(cell, settings),
@@ -76,15 +89,22 @@ def result_of(table: Table, row: Row, settings: Settings) -> Result:
       )
       if curve is not None
     ]
-    if not pairs:  # The one that is under way, not the first.
-      cells = tuple(c for c in row.cells if unfinished([c], settings)) or cells
+    # Without a run the one that is under way, not the first.
+    cells = (cell,) if pairs else under_way or (cell,)
     values = [value_of(column, pairs) for column in table.columns]
     return Result(row, cells, values, len(pairs), unfinished(row.cells, settings))
 
-  if table.of_several == "mean" or len(row.cells) == 1:
-    return of(row.cells)
+  each = [of(cell) for cell in row.cells]
+  if len(each) == 1:
+    return each[0]
+  if table.of_several == "mean":
+    runs = sum(result.runs for result in each)
+    return each[0]._replace(
+      cells=row.cells if runs else under_way or row.cells,
+      values=list(map(_mean_of_cells, zip(*(result.values for result in each)))),
+      runs=runs,
+    )
   sign = 1 if table.of_several == "least" else -1
-  each = [of((cell,)) for cell in row.cells]
 
   def rank(result: Result) -> tuple:
     first = result.values[0]

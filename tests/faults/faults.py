@@ -1932,6 +1932,13 @@ FAULTS = (
     _of("experiments/tables/test_writing.py", "reached_its_mark"),
   ),
   Fault(
+    "tables: of several cells one with more seeds counts more",
+    "experiments/tables/values.py",
+    "found = [value.mean for value in values if value.mean is not None]",
+    "found = [v.mean for v in values if v.mean is not None for _ in range(v.reached)]",
+    _of("experiments/tables/test_writing.py", "counts_once"),
+  ),
+  Fault(
     "tables: a row that was not run gives the others' numbers up",
     "experiments/tables/writing.py",
     'if not any(int(row["runs"])',

@@ -76,6 +76,13 @@ def test_row_of_several_cells_takes_their_mean_or_the_best(cells_of_row, tmp_pat
   assert least[-1] == "a"
 
 
+def test_each_of_several_cells_counts_once(cells_of_row, tmp_path):
+  # Of a 50, so that with b it is 65 and sqrt(2 * 15^2); of all three runs it were 60.
+  accuracies = {("a", 0): 0.4, ("a", 1): 0.6, ("b", 0): 0.8}
+  found = cells_of_row(tmp_path, _row("a", "b"), accuracies)
+  assert found[:5] == ["row", "65.0 ± 21.2", "50.0", "+15.0", "1 ± 0.0 (2 of 3)"]
+
+
 def test_rate_that_reached_its_mark_is_better_than_one_that_did_not_or_was_not_run(
   write_run, write_table, tmp_path
 ):
