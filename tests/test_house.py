@@ -151,7 +151,7 @@ def _forks(code: str) -> list[str]:
 
 @pytest.mark.parametrize("tree", [*_TREES, "tests"])
 def test_nothing_forks_its_own_process(tree):
-  """Beside the threads of gRPC, which TFF's executors use, that may abort both."""
+  """Beside gRPC's threads, which TFF's executors use, a fork may abort or hang."""
   for path in _files(tree):
     assert _forks(path.read_text(encoding="utf-8")) == [], path
 

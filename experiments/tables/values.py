@@ -42,8 +42,10 @@ def value_of(column: Column, curves: Sequence[tuple[Curve, Optional[Curve]]]) ->
   )
 
 
-def _mean_of_cells(values: Sequence[Value]) -> Value:
-  """Each cell counts once, as seeds may be more of one than of another."""
+def _over_cells(values: Sequence[Value]) -> Value:
+  """Of several cells each counts once: seeds may be more of one than of another."""
+  if len(values) == 1:
+    return values[0]
   found = [value.mean for value in values if value.mean is not None]
   return Value(
     mean=statistics.mean(found) if found else None,
@@ -77,34 +79,31 @@ def result_of(table: Table, row: Row, settings: Settings) -> Result:
   if row.reference is not None:
     references = curves_by_seed(row.reference, settings)
 
-  under_way = tuple(c for c in row.cells if unfinished([c], settings))
-
-  def of(cell: Cell) -> Result:
+  def of(cells: tuple[Cell, ...]) -> Result:
     pairs = [
-      (curve, reference)
-      # A measure knows the reference itself by its being the same object.
-      for curve, reference in zip(
-        references if cell == row.reference else curves_by_seed(cell, settings),
-        references,
-      )
-      if curve is not None
+      [
+        (curve, reference)
+        # A measure knows the reference itself by its being the same object.
+        for curve, reference in zip(
+          references if cell == row.reference else curves_by_seed(cell, settings),
+          references,
+        )
+        if curve is not None
+      ]
+      for cell in cells
     ]
-    # Without a run the one that is under way, not the first.
-    cells = (cell,) if pairs else under_way or (cell,)
-    values = [value_of(column, pairs) for column in table.columns]
-    return Result(row, cells, values, len(pairs), unfinished(row.cells, settings))
+    runs = sum(map(len, pairs))
+    if not runs:  # The one that is under way, not the first.
+      cells = tuple(c for c in row.cells if unfinished([c], settings)) or cells
+    values = [
+      _over_cells([value_of(column, each) for each in pairs]) for column in table.columns
+    ]
+    return Result(row, cells, values, runs, unfinished(row.cells, settings))
 
-  each = [of(cell) for cell in row.cells]
-  if len(each) == 1:
-    return each[0]
-  if table.of_several == "mean":
-    runs = sum(result.runs for result in each)
-    return each[0]._replace(
-      cells=row.cells if runs else under_way or row.cells,
-      values=list(map(_mean_of_cells, zip(*(result.values for result in each)))),
-      runs=runs,
-    )
+  if table.of_several == "mean" or len(row.cells) == 1:
+    return of(row.cells)
   sign = 1 if table.of_several == "least" else -1
+  each = [of((cell,)) for cell in row.cells]
 
   def rank(result: Result) -> tuple:
     first = result.values[0]

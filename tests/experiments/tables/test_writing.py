@@ -77,7 +77,7 @@ def test_row_of_several_cells_takes_their_mean_or_the_best(cells_of_row, tmp_pat
 
 
 def test_each_of_several_cells_counts_once(cells_of_row, tmp_path):
-  # Of a 50, so that with b it is 65 and sqrt(2 * 15^2); of all three runs it were 60.
+  # Of a 50, so that with b it is 65 and sqrt(2 * 15^2); over all runs 60.
   accuracies = {("a", 0): 0.4, ("a", 1): 0.6, ("b", 0): 0.8}
   found = cells_of_row(tmp_path, _row("a", "b"), accuracies)
   assert found[:5] == ["row", "65.0 ± 21.2", "50.0", "+15.0", "1 ± 0.0 (2 of 3)"]
